@@ -90,7 +90,7 @@ def table() -> str:
 
 def _line(found: PaperTable, made: set[str]) -> list[str]:
     ranks, planned = next((ranks, whole) for ranks in RANKS if (whole := _planned(found, ranks)) is not None)
-    configs = [run.config for run in planned.runs.values()]
+    configs = [*planned.runs.values()]
     ranks = 1 if all((_hours(config) or 0) < 1 for config in configs) else ranks  # short ones are made side by side
     data = sorted({need.split("/")[0] for c in configs for need in get_workload(c.workload, SCALES[-1]).needs})
     hours = [_hours(config) for config in configs]
@@ -160,10 +160,11 @@ def _section(table: PaperTable) -> str:
 
 def _runs(cell: PlannedCell) -> Iterator[tuple[str, RunConfig]]:
     """The pre-training of a cell's runs under its workload's name, where there is one, and the run itself."""
-    if cell.before is not None:
-        yield cell.before.workload, cell.before
+    assert cell.arm is not None
+    if cell.arm.start is not None:
+        yield cell.arm.start.base.workload, cell.arm.start.base
     settings = {"restart": "by a pilot run"} if cell.row.restart else {}
-    config = cell.runs[0].config
+    config = cell.arm.base
     if rates := cell.table.published(config.optimizer, config.workload, cell.column).rates:
         settings["lr"] = f"of {', '.join(f'{rate:g}' for rate in rates)} by trials"
     yield "", replace(config, init=None, settings={**config.settings, **settings})

@@ -96,34 +96,18 @@ class Origin:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | str) -> Origin:
-        """The origin in a record: facts, or the words of an earlier version."""
-        if isinstance(value, str):
-            return cls.from_text(value)
-        facts: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
-        return cls(**{f.name: facts[f.name] for f in dataclasses.fields(cls) if f.name in facts})
+        """The origin in a record: facts, or the words of an earlier version, which are kept as the source.
 
-    @classmethod
-    def from_text(cls, text: str) -> Origin:
-        """The origin that an earlier version wrote in words; what is not understood is kept as the source.
-
-        >>> Origin.from_text("defaults tuned in 8 trials for 100 steps of 64, lr × √(256/64)").tuned_for
+        >>> Origin.from_json("defaults tuned in 8 trials for 100 steps of 64").tuned_for
         {'steps': 100, 'batch_size': 64}
         """
-        found = re.fullmatch(
-            r"(untuned defaults|trial|defaults tuned in (\d+) trials)(?: for (\d+) steps of (\d+))?"
-            r"(?:, lr × √\((\d+)/(\d+)\))?(?:, ([\w, ]+) as the table says)?",
-            text,
-        )
-        if found is None:
-            return cls(source=text)
-        how, trials, steps, batch_size, now, then, fixed = found.groups()
-        return cls(
-            kind={"untuned defaults": "untuned", "trial": "trial"}.get(how, "bundled"),
-            trials=int(trials or 0),
-            tuned_for={"steps": int(steps), "batch_size": int(batch_size)} if steps else {},
-            batch_sizes=(int(now), int(then)) if now else (),
-            fixed=tuple(fixed.split(", ")) if fixed else (),
-        )
+        if isinstance(value, str):
+            how, *others = re.split(r" for (\d+) steps of (\d+)", value)
+            tuned_for = {"steps": int(others[0]), "batch_size": int(others[1])} if others else {}
+            kind = "untuned" if how.startswith("untuned") else ""
+            return cls(kind=kind, source=how + "".join(others[2:]), tuned_for=tuned_for)
+        facts: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
+        return cls(**{f.name: facts[f.name] for f in dataclasses.fields(cls) if f.name in facts})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,17 +212,11 @@ class RunConfig(Budget, Execution, Provenance):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
-        """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default.
-
-        `lr_at_edge` was a field beside the origin.
-        """
+        """A configuration of this version or of an earlier one: unknown keys are dropped, null is the default."""
         known = {f.name: f for f in dataclasses.fields(cls)}
         fields = {key: value for key, value in values.items() if key in known and value is not None}
         paths = {key: Path(value) for key, value in fields.items() if "Path" in str(known[key].type)}
-        origin = Origin.from_json(fields.get("origin", {}))
-        if values.get("lr_at_edge"):
-            origin = dataclasses.replace(origin, at_edge=True)
-        return cls(**{**fields, **paths, "origin": origin})
+        return cls(**{**fields, **paths, "origin": Origin.from_json(fields.get("origin", {}))})
 
     def identity(self) -> dict[str, Any]:
         """The fields that decide the numbers, without defaults: an option that is added later changes nothing.

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from adan_bench.config import Origin
 from adan_bench.records.store import read_runs
 from adan_bench.workloads.parts import classification, networks
 from adan_bench.workloads.parts.networks import resnet
@@ -111,5 +110,4 @@ def test_every_cell_of_the_record_is_tuned() -> None:
         ]:
             for cell in table["cells"]:
                 if cell["values"] and "origin" in cell:
-                    origin = Origin.from_json(cell["origin"])
-                    assert (origin.kind, origin.trials) == ("bundled", 8), (table["name"], cell["row"])
+                    assert cell["origin"].startswith("defaults tuned in 8 trials"), (table["name"], cell["row"])

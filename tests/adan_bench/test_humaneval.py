@@ -162,7 +162,7 @@ def test_an_answer_to_another_question_is_not_taken(changed: dict[str, Any], tmp
     (tmp_path / "weights.pt").touch()
     asked = {"samples": 100, "first": 2, "temperature": 0.8, "tokens": 16, "seed": 0, **changed}
     (tmp_path / "humaneval.json").write_text(json.dumps({"pass@100": 1.0, **asked}), encoding="utf-8")
-    run = SimpleNamespace(path=tmp_path)
-    plan: Any = SimpleNamespace(cells=[SimpleNamespace(column=SimpleNamespace(evaluation="humaneval"), runs=[run])])
+    cell = SimpleNamespace(column=SimpleNamespace(evaluation="humaneval"), runs=[tmp_path])
+    plan: Any = SimpleNamespace(cells=[cell])
     (score,) = paper.humanevals(plan, RunConfig(), run_code=False).values()
     assert ("absent" in score) == bool(changed)

@@ -27,14 +27,12 @@ from support.learning import chosen, prepared, resize, sizes
 from adan_bench.data import images as made
 from adan_bench.data.files import CIFAR_FOLDER
 from adan_bench.data.images import (
-    Arrays,
     Augmentation,
     Augmented,
     Batches,
     Folder,
     _center,
     _resized_crop,
-    _shift,
     cifar10,
     image_data,
     imagenet,
@@ -274,7 +272,6 @@ def test_views() -> None:
     for image in (wide, tall):
         assert _resized_crop(224, 0.08, image).size == (224, 224)
         assert _center(224, 0.875, image).size == (224, 224)
-    assert _shift(4, photograph(2, 32, 32)).size == (32, 32)
     half = Image.new("L", (200, 100))
     half.paste(255, (100, 0, 200, 100))  # the right half is white
     whole = np.asarray(_center(100, 1.0, half))
@@ -288,14 +285,11 @@ def test_views() -> None:
     assert found == {middle.tobytes(), ImageOps.mirror(middle).tobytes()}
 
 
-def test_rand_augment_is_used_where_timm_is_and_named_where_it_is_not(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rand_augment_is_imagenets_and_named_where_timm_is_not(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
     monkeypatch.setitem(sys.modules, "timm.data.auto_augment", None)
     with pytest.raises(UsageError, match="needs timm and torchvision"):
         imagenet(context(data), Augmentation(magnitude=9))
-    assert "RandAugment" not in cifar10(context(data, "small"), Augmentation(magnitude=9)).note
 
     asked = []
     fake: Any = ModuleType("timm.data.auto_augment")
@@ -310,10 +304,9 @@ def test_rand_augment_is_used_where_timm_is_and_named_where_it_is_not(
     monkeypatch.setitem(sys.modules, "timm.data.auto_augment", fake)
     plain, found = imagenet(context(data), Augmentation()), imagenet(context(data), Augmentation(magnitude=9))
     assert torch.equal(alone(found)(0)[0], 255 - alone(plain)(0)[0])
-    small = cifar10(context(data, "small"), Augmentation(magnitude=7))
-    assert "RandAugment 7" in small.note
-    assert alone(small)(0)[0].shape == (4, 3, 32, 32)
-    assert asked == [("rand-m9-n2-mstd0.5-inc1", 100), ("rand-m7-n2-mstd0.5-inc1", 14)]
+    assert "RandAugment 9" in found.note
+    assert "RandAugment" not in cifar10(context(data, "small"), Augmentation(magnitude=7)).note
+    assert asked == [("rand-m9-n2-mstd0.5-inc1", 100)]
 
 
 def test_what_an_imagenet_folder_lacks_is_one_line(data: Path, tmp_path: Path) -> None:
@@ -389,19 +382,19 @@ def test_as_many_processes_decode_as_the_run_has_threads(data: Path, monkeypatch
     assert imagenet(context(data), Augmentation()).batches.workers == 3  # type: ignore[attr-defined]
 
 
-def test_an_incomplete_epoch_is_named() -> None:
-    seen = Augmented(Arrays(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), partial(_shift, 1), None)
-    with pytest.raises(UsageError, match="batch_size=4 is more than the 3 examples"):
-        Batches(seen, 4, 0, workers=0)
+def test_an_incomplete_epoch_is_named(data: Path) -> None:
+    seen = Augmented(Folder.read(data / "imagenet" / "train"), partial(_center, 8, 1.0), None)
+    with pytest.raises(UsageError, match="batch_size=13 is more than the 12 examples"):
+        Batches(seen, 13, 0, workers=0)
 
 
 ENDLESS = """
 import sys
-import torch
 from functools import partial
-from adan_bench.data.images import Arrays, Augmented, Batches, _shift
+from pathlib import Path
+from adan_bench.data.images import Augmented, Batches, Folder, _center
 if __name__ == "__main__":
-    images = Augmented(Arrays(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4)), partial(_shift, 1), None)
+    images = Augmented(Folder.read(Path(sys.argv[1])), partial(_center, 8, 1.0), None)
     batches = Batches(images, 4, 0, workers=1)
     batches(0)
     print(batches.stream._workers[0].pid, flush=True)
@@ -410,9 +403,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_workers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+def test_workers_end_with_a_run_that_is_killed(data: Path, tmp_path: Path) -> None:
     (script := tmp_path / "endless.py").write_text(ENDLESS)
-    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+    command = [sys.executable, str(script), str(data / "imagenet" / "train")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         worker = Path("/proc") / run.stdout.readline().decode().strip()
         assert "forkserver" in (worker / "cmdline").read_text()

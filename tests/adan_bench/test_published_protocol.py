@@ -16,8 +16,8 @@ from adan_bench.config import RunConfig, RunRecord
 from adan_bench.records.cells import CellRecord
 from adan_bench.records.store import RunStore
 from adan_bench.reports import paper as report
-from adan_bench.studies.paper import ASKED, HUMANEVAL, _blocked, _completed, collect, figure_of, reproduce
-from adan_bench.studies.plan import PlannedCell, PlannedRun, plan
+from adan_bench.studies.paper import ASKED, HUMANEVAL, collect, figure_of, reproduce
+from adan_bench.studies.plan import PaperArm, PlannedCell, plan
 from adan_bench.tables import tables
 from adan_bench.training.configure import complete
 from adan_bench.training.optimizers import get_optimizer
@@ -30,11 +30,11 @@ from adan_bench.workloads.registry import get_workload
 def planned(table: str) -> dict[tuple[str, str], PlannedCell]:
     """The cells of a table at paper scale by row and column."""
     cells = plan([tables()[table]], RunConfig(scale="paper"), Path("runs")).cells
-    return {(cell.row.head, cell.column.head): cell for cell in cells if cell.runs}
+    return {(cell.row.head, cell.column.head): cell for cell in cells if cell.arm}
 
 
 def config(table: str, row: str, column: str) -> RunConfig:
-    return planned(table)[row, column].runs[0].config
+    return planned(table)[row, column].arm.base
 
 
 # GLUE: max_update, warmup_updates, max_epoch and batch_size of the authors' NLP/BERT/config/finetuning/*.yaml
@@ -57,12 +57,10 @@ def test_glue_has_the_updates_of_the_authors(task: str, updates: int, warmup: in
 
 def test_glue_is_three_fine_tunings_of_one_pre_training() -> None:
     for row in ("Adam (reproduced)", "Adan"):
-        runs = planned("bert")[row, "CoLA"].runs
-        assert [run.config.seed for run in runs] == [0, 1, 2]
-        assert len({run.before for run in runs}) == 1
-        assert runs[0].before == planned("bert")[row, "RTE"].runs[2].before
-    (other,) = {run.before for run in planned("mae")["Adan", "MAE ViT-B, 800 epochs"].runs}
-    assert other is not None
+        cell, other = (planned("bert")[row, column] for column in ("CoLA", "RTE"))
+        assert list(cell.seeds) == [0, 1, 2]
+        assert len({cell.arm.start_path(seed) for seed in cell.seeds} | {other.arm.start_path(2)}) == 1
+    assert planned("mae")["Adan", "MAE ViT-B, 800 epochs"].arm.start is not None
 
 
 def evaluations(tmp_path: Path, *lines: dict[str, float]) -> RunRecord:
@@ -133,7 +131,7 @@ def test_every_corpus_has_a_folder_of_its_own() -> None:
 
 def test_ppo_has_the_seeds_of_the_paper() -> None:
     """Results on Reinforcement Learning Tasks: ten seeds, 1 to 10."""
-    assert [run.config.seed for run in planned("ppo")["Adan", "Ant"].runs] == [*range(1, 11)]
+    assert list(planned("ppo")["Adan", "Ant"].seeds) == [*range(1, 11)]
 
 
 # Recipes
@@ -148,7 +146,7 @@ def test_rivals_have_the_augmentation_and_loss_of_adan(table: str, rows: list[st
     """Where no source shows another recipe: the paper says that only the optimizer was replaced."""
     compared = 0
     for (row, column), found in planned(table).items():
-        own, adan = found.runs[0].config, config(table, "Adan", column)
+        own, adan = found.arm.base, config(table, "Adan", column)
         if row in rows and "Setting II" not in column and "ConvNeXt" not in column:
             model = MODELS[own.workload]
             assert model.trained(own.training or {}) == model.trained(adan.training or {}), (row, column)
@@ -159,13 +157,13 @@ def test_rivals_have_the_augmentation_and_loss_of_adan(table: str, rows: list[st
 @pytest.mark.parametrize("table", ["cnn", "vit-s", "batch-size"])
 def test_timms_lamb_clips_at_1(table: str) -> None:
     """Its own max_grad_norm; the authors' CV/timm/optim_factory.py takes timm's LAMB."""
-    assert {found.runs[0].config.clip for (row, _), found in planned(table).items() if row == "LAMB"} == {1.0}
+    assert {found.arm.base.clip for (row, _), found in planned(table).items() if row == "LAMB"} == {1.0}
 
 
 @pytest.mark.parametrize("table", ["cnn", "vit-swin", "vit-s", "batch-size", "settings"])
 def test_epochs_that_the_columns_do_not_count_are_said(table: str) -> None:
     """Ten of Adan's, by the cooldown_epochs of the authors' configurations."""
-    more = {row for (row, _), found in planned(table).items() if found.runs[0].config.cooldown}
+    more = {row for (row, _), found in planned(table).items() if found.arm.base.cooldown}
     assert more == {"Adan"}
     assert any("ten epochs at their lowest rate" in note for note in tables()[table].notes)
 
@@ -177,8 +175,8 @@ def test_rows_that_quote_a_recipe_say_whose() -> None:
         ("cnn", "LAMB", "ResNet-50, 300 epochs", "procedure A2 of Wightman et al. 2021"),
     ):
         found = planned(table)[row, column]
-        assert found.runs[0].config.training["repeats"] == 3  # type: ignore[index]
-        assert source in found.runs[0].config.origin.source
+        assert found.arm.base.training["repeats"] == 3  # type: ignore[index]
+        assert source in found.arm.base.origin.source
         assert any("three repeats" in note for note in found.table.notes), table
 
 
@@ -187,7 +185,7 @@ def test_evaluation_crops() -> None:
     centers = {name: MODELS[name].center for name in ("resnet50", "vit-s", "vit-s-setting-i", "vit-b", "convnext-t")}
     assert centers == {"resnet50": 0.95, "vit-s": 0.9, "vit-s-setting-i": 0.9, "vit-b": 0.9, "convnext-t": 0.95}
     for table in ("cnn", "vit-s", "vit-swin", "batch-size", "settings", "restart"):
-        assert not any("center" in (found.runs[0].config.training or {}) for found in planned(table).values())
+        assert not any("center" in (found.arm.base.training or {}) for found in planned(table).values())
 
 
 def test_the_last_norm_of_a_published_resnets_blocks_starts_at_zero() -> None:
@@ -217,19 +215,17 @@ def test_rates_without_a_source_are_chosen_by_trials() -> None:
     cells = {("cnn", row): column for row in ("SAM", "SGD-M") for column in ("ResNet-50, 100 epochs",)}
     cells |= {("vit-s", row): "300 epochs" for row in ("SGD-M", "Adai")}
     for (table, row), column in cells.items():
-        (run,) = planned(table)[row, column].runs
-        trials = [known for path, known in plan([tables()[table]], RunConfig(scale="paper"), Path("runs")).runs.items()
-                  if path in run.trials]  # fmt: skip
-        rates = [trial.config.settings["lr"] for trial in trials]
+        arm = planned(table)[row, column].arm
+        rates = [trial.base.settings["lr"] for trial in arm.choosers]
         assert len(rates) == 5
         assert max(rates) / min(rates) == 256
-        assert all(trial.config.role == "tune" and trial.config.seed == 1000 for trial in trials)
-        assert all(trial.config.steps == run.config.steps // 10 and not trial.trials for trial in trials)
-        assert "lr" in run.config.origin.guesses
-        assert "trials choose" in run.config.origin.source
+        assert all(trial.base.role == "tune" and trial.seeds == [1000] for trial in arm.choosers)
+        assert all(trial.base.steps == arm.base.steps // 10 and not trial.choosers for trial in arm.choosers)
+        assert "lr" in arm.base.origin.guesses
+        assert "trials choose" in arm.base.origin.source
     twelve = [found for (row, column), found in planned("cnn").items() if row in ("SAM", "SGD-M")]
     assert len(twelve) == 12
-    assert all(found.runs[0].trials for found in twelve)
+    assert all(found.arm.choosers for found in twelve)
     assert not config("vit-s", "AdamW (default)", "300 epochs").origin.trials
 
 
@@ -244,37 +240,36 @@ def test_the_best_trial_gives_the_rate(regressions: Path, tmp_path: Path) -> Non
     """Diverged ones do not count; where all diverge the cell says so. The lowest rate stays what it was."""
     options = chosen(script=regressions, scale="paper")
     found = plan([trial_table()], options, tmp_path, seeds=1)
-    (run,) = found.cells[0].runs
-    assert {trial.config.settings["lr"] for path, trial in found.runs.items() if path in run.trials} == {0.1, 0.2, 0.4}
+    arm = found.cells[0].arm
+    assert [trial.base.settings["lr"] for trial in arm.choosers] == [0.1, 0.2, 0.4]
 
-    def write(trial: PlannedRun, status: str, share: float) -> None:
-        store, facts = RunStore(trial.path), get_workload("plain", "paper").facts()
-        store.create(trial.config, facts, {"name": "adan", "passes": 1}, {})
+    def write(trial: PaperArm, status: str, share: float) -> None:
+        store, facts = RunStore(trial.path(1000)), get_workload("plain", "paper").facts()
+        store.create(trial.base, facts, {"name": "adan", "passes": 1}, {})
         store.append({"kind": "eval", "step": 60, "seconds": 1.0, "share": share})
         store.finish({"status": status, "step": 60, "seconds": 1.0, "final": {"share": share}, "best": None})
 
-    blocked = _blocked(run)
-    assert blocked is not None
-    assert "was not run" in blocked[1]
-    shares = {0.1: ("finished", 0.5), 0.2: ("finished", 0.7), 0.4: ("diverged", 0.9)}
-    for path in run.trials:
-        write(found.runs[path], *shares[found.runs[path].config.settings["lr"]])
-    assert _blocked(run) is None
-    config = _completed(run)
+    arm.settle()
+    assert not arm.settled
+    assert "was not run" in arm.blocked(0)[1]
+    for trial, status, share in zip(arm.choosers, ("finished", "finished", "diverged"), (0.5, 0.7, 0.9), strict=True):
+        write(trial, status, share)
+    assert arm.blocked(0) is None
+    arm.settle()
+    config = arm.base
     assert (config.settings["lr"], config.origin.trials, config.origin.at_edge) == (0.2, 3, False)
     assert config.floor * config.settings["lr"] == pytest.approx(0.005)
     again = plan([trial_table(rates=[3.0, 4.0])], options, tmp_path, seeds=1)
-    (run,) = again.cells[0].runs
-    for path in run.trials:
-        write(again.runs[path], "diverged", 0.0)
+    for trial in again.cells[0].arm.choosers:
+        write(trial, "diverged", 0.0)
     assert collect(again.cells[0], {}).why == "all 2 trials of its learning rate diverged"
 
 
 def test_a_rate_that_is_given_is_not_looked_for(regressions: Path, tmp_path: Path) -> None:
     options = chosen(script=regressions, scale="paper")
     for changed, rate, trials in (({"lr": 0.3}, 0.3, 0), ({"eps": 0.1}, 0.5, 3)):
-        (run,) = plan([trial_table()], options, tmp_path, seeds=1, changed={"adan": changed}).cells[0].runs
-        assert (run.config.settings["lr"], len(run.trials)) == (rate, trials)
+        arm = plan([trial_table()], options, tmp_path, seeds=1, changed={"adan": changed}).cells[0].arm
+        assert (arm.base.settings["lr"], len(arm.choosers)) == (rate, trials)
 
 
 @pytest.mark.usefixtures("inline_pool")

@@ -15,7 +15,7 @@ from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.reports import paper as reproduction_report
 from adan_bench.studies.paper import collect, failures, reproduce
-from adan_bench.studies.plan import PlannedRun, plan
+from adan_bench.studies.plan import plan
 from adan_bench.workloads.registry import get_workload
 
 
@@ -173,23 +173,25 @@ def test_a_seed_whose_pre_training_failed_is_said(regressions: Path, tmp_path: P
     table = made_up([{"head": "tuned", "workload": "later"}], [ADAN])
     planned = plan([table], chosen(script=regressions), tmp_path, seeds=3)
 
-    def write(run: PlannedRun, status: str, **more: Any) -> None:
-        store, facts = RunStore(run.path), get_workload(run.config.workload).facts()
-        store.create(run.config, facts, {"name": "adan", "passes": 1}, {})
+    def write(path: Path, status: str, **more: Any) -> None:
+        config = planned.runs[path]
+        store, facts = RunStore(path), get_workload(config.workload).facts()
+        store.create(config, facts, {"name": "adan", "passes": 1}, {})
         store.append({"kind": "eval", "step": 60, "seconds": 1.0, "share": 0.5})
         store.finish({"status": status, "step": 60, "seconds": 1.0, "final": {"share": 0.5}, "best": None, **more})
 
     (found,) = planned.cells
-    for seed, run in enumerate(found.runs):
-        assert run.before is not None
+    assert found.arm is not None
+    for seed, path in enumerate(found.runs):
+        (before,) = found.arm.waits_for(seed)
         if seed == 1:
-            write(planned.runs[run.before], "failed", error="out of memory")
+            write(before, "failed", error="out of memory")
         else:
-            write(planned.runs[run.before], "finished")
-            write(run, "finished")
+            write(before, "finished")
+            write(path, "finished")
     result = collect(found, {})
     assert (result.values, result.seeds) == ([0.5, 0.5], 3)
-    assert (result.status.value, result.why) == ("failed", "earlier, which comes before it: out of memory")
+    assert (result.status, result.why) == ("failed", "earlier, which comes before it: out of memory")
     assert failures({"tables": [{"name": "x", "cells": [result.to_json()]}]})
 
 

@@ -31,8 +31,7 @@ def configs(regressions: Path) -> Callable[..., list[RunConfig]]:
     """The configurations that tables need, without a folder: planning touches none."""
 
     def make(*found: PaperTable, scale: str = "smoke", **more: Any) -> list[RunConfig]:
-        runs = plan(found, chosen(script=regressions, scale=scale, **more), Path("/nowhere")).runs
-        return [run.config for run in runs.values()]
+        return [*plan(found, chosen(script=regressions, scale=scale, **more), Path("/nowhere")).runs.values()]
 
     return make
 
@@ -44,14 +43,15 @@ def test_a_plan_is_pure_and_in_order(regressions: Path, tmp_path: Path) -> None:
         [made_up([{"head": "tuned", "workload": "later"}], rows)], chosen(script=regressions), tmp_path / "out"
     )
     paths = list(found.runs)
-    names = [(run.config.workload, run.config.role) for run in found.runs.values()]
+    names = [(config.workload, config.role) for config in found.runs.values()]
     assert names == [("earlier", "run"), ("later", "run"), ("later", "pilot"), ("later", "run")]
-    waits = [[paths.index(path) for path in run.waits_for] for run in found.runs.values()]
+    waits = [[paths.index(path) for path in arm.waits_for(arm.seeds[0])] for arm in found.arms.values()]
     assert waits == [[], [0], [0], [0, 2]]
-    pilot = next(run.config for run in found.runs.values() if run.config.role == "pilot")
+    pilot = next(config for config in found.runs.values() if config.role == "pilot")
     assert (pilot.steps, pilot.stop_after, pilot.seed) == (60, 10, 1000)
     assert not (tmp_path / "out").exists()
-    assert found == plan([cell.table for cell in found.cells][:1], chosen(script=regressions), tmp_path / "out")
+    again = plan([cell.table for cell in found.cells][:1], chosen(script=regressions), tmp_path / "out")
+    assert found.runs == again.runs
 
 
 def test_paper_scale_takes_what_the_paper_states(configs: Callable[..., list[RunConfig]]) -> None:
@@ -200,7 +200,7 @@ def test_a_plan_needs_no_data_and_no_packages(regressions: Path, tmp_path: Path)
     here, gone = present(found, missing(found)).cells
     assert (here.absent, len(here.runs)) == ("", 2)
     assert "cifar-resnet34 needs cifar10" in gone.absent
-    assert {run.config.workload for run in present(found, missing(found)).runs.values()} == {"plain"}
+    assert {config.workload for config in present(found, missing(found)).runs.values()} == {"plain"}
 
 
 def test_a_later_stage_is_checked_before_the_first(regressions: Path, tmp_path: Path) -> None:
@@ -212,10 +212,12 @@ def test_a_later_stage_is_checked_before_the_first(regressions: Path, tmp_path: 
     assert doomed.absent.startswith("doomed needs the package no_such_package; run: pip install")
     alone = plan([made_up(columns[1:], [ADAN])], chosen(script=regressions), tmp_path)
     assert present(alone, missing(alone)).runs == {}
-    before = found.cells[0].runs[0].before
-    assert before is not None
-    without, _ = present(found, {before: "no text"}).cells
-    assert (without.absent, without.runs) == ("no text", ())
+    found = plan([made_up(columns, [ADAN])], chosen(script=regressions), tmp_path)
+    arm = found.cells[0].arm
+    assert arm is not None
+    assert arm.start is not None
+    without, _ = present(found, {arm.start.folder: "no text"}).cells
+    assert (without.absent, without.runs) == ("no text", [])
 
 
 def test_the_users_steps_replace_published_ones(regressions: Path, tmp_path: Path) -> None:
@@ -223,8 +225,9 @@ def test_the_users_steps_replace_published_ones(regressions: Path, tmp_path: Pat
     stated = {"optimizer": "adan", "settings": {"lr": 0.5}, "source": "here", "steps": 50, "stop_after": 30}
     table = made_up([{"head": "a", "workload": "plain"}], [ADAN], settings=[stated])
     for steps, expected in ((0, (50, 30)), (8, (8, 0))):
-        (cell,) = plan([table], chosen(script=regressions, scale="paper", steps=steps), tmp_path, seeds=1).cells
-        assert (cell.runs[0].config.steps, cell.runs[0].config.stop_after) == expected
+        found = plan([table], chosen(script=regressions, scale="paper", steps=steps), tmp_path, seeds=1)
+        (config,) = found.runs.values()
+        assert (config.steps, config.stop_after) == expected
 
 
 def test_weights_and_ranks_are_checked_before_the_first_step(regressions: Path, tmp_path: Path) -> None:
@@ -251,7 +254,7 @@ def test_a_plan_is_printed_before_anything_runs(bench: Any, tmp_path: Path, monk
     runs = [json.loads(line) for line in out.splitlines()]
     assert runs
     for run in runs:
-        assert (run["event"], run["devices"], run["batch_per_device"]) == ("plan", 8, 256)
+        assert (run["event"], run["runs"], run["devices"], run["batch_per_device"]) == ("plan", 1, 8, 256)
         assert run["examples_per_rank"] == run["steps"] * 256
         assert "vit-s needs imagenet/train" in run["missing"]
     code, out, _ = bench(*arguments, "--only", "Adan", "--steps", "200")
@@ -268,7 +271,7 @@ def test_only_some_cells_with_other_steps_and_settings(regressions: Path, tmp_pa
     def cells(*only: str, scale: str = "paper", **more: Any) -> dict[tuple[str, str], RunConfig | None]:
         options = chosen(script=regressions, scale=scale, steps=more.pop("steps", 0))
         found = plan(tables, options, tmp_path, only=only, **more).cells
-        return {(c.row.head, c.column.head): c.runs[0].config if c.runs else None for c in found}
+        return {(c.row.head, c.column.head): c.arm and c.arm.base for c in found}
 
     assert set(cells("adan,PLAIN")) == {("Adan", "plain")}
     assert set(cells("adan , plain", "AdamW,later")) == {("Adan", "plain"), ("AdamW", "later")}
@@ -285,10 +288,8 @@ def test_only_some_cells_with_other_steps_and_settings(regressions: Path, tmp_pa
     assert config.settings["lr"] == 0.25
     assert config.origin == Origin(kind="published", source="here", changed={"lr": 0.25, "steps": 7})
     assert said(config.origin) == "here; changed to lr=0.25 steps=7"
-    later = next(run for run in plan(tables, chosen(script=regressions, scale="paper"), tmp_path).runs.values())
-    assert later.config.origin.changed == {}
+    later = next(iter(plan(tables, chosen(script=regressions, scale="paper"), tmp_path).runs.values()))
+    assert later.origin.changed == {}
     before = plan(tables, chosen(script=regressions, scale="paper"), tmp_path, changed={"adan": {"lr": 0.25}}).runs
-    rates = {
-        run.config.workload: run.config.settings["lr"] for run in before.values() if run.config.optimizer == "adan"
-    }
+    rates = {config.workload: config.settings["lr"] for config in before.values() if config.optimizer == "adan"}
     assert rates == {"plain": 0.25, "later": 0.25, "earlier": 0.5}  # which pre-training keeps

@@ -16,6 +16,7 @@ import torch
 from support.forked import torchrun
 
 from adan import Adan
+from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.studies import speed
 
@@ -60,8 +61,7 @@ def test_an_update_alone_has_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Adan, "step", counting)
     model: Any = SimpleNamespace(build=lambda tiny: Net(3, speed.CLASSES), text=False)
-    how = speed.Measure(steps=2, warmup=1)
-    speed._train(model, "adan", how, speed.ALONE, torch.device("cpu"), 2)
+    speed._train(model, "adan", RunConfig(steps=2, batch_size=2), 1, speed.ALONE, torch.device("cpu"))
     assert found == [2] * 6  # in three steps, the first for warm-up, and in as many updates alone
 
 
@@ -87,7 +87,7 @@ def test_command(bench: Callable[..., Any], tmp_path: Path) -> None:
 
 
 def test_all_of_the_papers_optimizers() -> None:
-    found = speed.measure(["ViT-B"], speed.OPTIMIZERS, speed.Measure(steps=1, warmup=0))
+    found = speed.measure(["ViT-B"], speed.OPTIMIZERS, RunConfig(steps=1), warmup=0)
     assert [case["optimizer"] for case in found["cases"]] == ["adan", "adamw", "lamb", "adabelief"]
 
 
@@ -95,12 +95,12 @@ def test_the_optimizers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that becomes slower in the middle makes nobody look slower; every round's median is in the record."""
     calls = []
 
-    def train(model: Any, name: str, how: speed.Measure, *_: Any) -> speed.Sample:
+    def train(model: Any, name: str, how: RunConfig, *_: Any) -> speed.Sample:
         calls.append((name, how.steps))
         return speed.Sample([1.0 if len(calls) < 5 else 2.0] * how.steps, [0.5], {"parameters": 10, "state_bytes": 80})
 
     monkeypatch.setattr(speed, "_train", train)
-    adan, adamw = speed.measure(["ViT-B"], ["adan", "adamw"], speed.Measure(steps=10))["cases"]
+    adan, adamw = speed.measure(["ViT-B"], ["adan", "adamw"], RunConfig(steps=10))["cases"]
     assert calls == [("adan", 3), ("adamw", 3), ("adan", 3), ("adamw", 3), ("adan", 4), ("adamw", 4)]
     assert adan["step_ms"] == adamw["step_ms"] == 1000
     assert adan["rounds_ms"] == adamw["rounds_ms"] == [1000, 1000, 2000]
@@ -122,14 +122,13 @@ def test_variants(bench: Callable[..., Any]) -> None:
 
 def test_square_brackets_of_an_error_are_no_markup(bench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     case = {"model": "ViT-B", "optimizer": "adan", "error": "no [/a]"}
-    monkeypatch.setattr(speed, "measure", lambda models, names, how, show: show(case))
+    monkeypatch.setattr(speed, "measure", lambda models, names, how, warmup, show: show(case))
     assert "no [/a]" in bench("speed", "ViT-B")[1]
 
 
 def test_tokens_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "subprocess", SimpleNamespace(run=torchrun))
-    how = speed.Measure(steps=2, warmup=1, parallel="ddp")
-    (case,) = speed.launch(["MoE-8x0.1B"], ["adan"], how, 2)["cases"]
+    (case,) = speed.launch(["MoE-8x0.1B"], ["adan"], RunConfig(steps=2, parallel="ddp"), 2)["cases"]
     assert (case["ranks"], case["parallel"]) == (2, "ddp")
     assert case["tokens_per_second"] == pytest.approx(2 * 16 / (case["step_ms"] / 1e3))
 
@@ -164,4 +163,4 @@ def test_a_rank_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.CompletedProcess([], 1, "", "Traceback\nadan-bench: rank 1: another rank is gone\nmore")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
     with pytest.raises(RuntimeError, match=r"^adan-bench: rank 1: another rank is gone$"):
-        speed.launch(["GPT-2-1B"], ["adan"], speed.Measure(parallel="ddp"), 2)
+        speed.launch(["GPT-2-1B"], ["adan"], RunConfig(parallel="ddp"), 2)

@@ -19,8 +19,7 @@ def test_the_page_of_settings_prints_the_planned_runs() -> None:
             continue
         part = text.split(f"## {table.place}: ")[1].split("\n## ")[0]
         for cell in plan([table], RunConfig(scale="paper"), Path("runs")).cells:
-            configs = [cell.runs[0].config, *([cell.before] if cell.before else [])] if cell.runs else []
-            for config in configs:
+            for config in [arm.base for arm in (cell.arm, cell.arm.start) if arm] if cell.arm else []:
                 words = [f"{config.steps} steps", f"batch {config.batch_size}", f"schedule {config.schedule}"]
                 lines = [line for line in part.splitlines() if line.startswith(f"| {cell.row.head} |")]
                 assert any(all(word in line for word in words) for line in lines), (table.name, words)

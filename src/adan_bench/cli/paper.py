@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -164,14 +165,11 @@ def speed(
     from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import check_device
 
-    device, scale, parallel = chosen.device, chosen.scale, chosen.parallel
-    check_device(device)
-    console = Console(quiet=as_json or (parallel is not None and os.environ["RANK"] != "0"))
+    check_device(chosen.device)
+    console = Console(quiet=as_json or (chosen.parallel is not None and os.environ["RANK"] != "0"))
     names = [rival.name for rival in competitors(optimizers or ",".join(measuring.OPTIMIZERS))]
     text = [name for name, model in measuring.MODELS.items() if model.text]
-    which = models or (text if parallel else [name for name in measuring.MODELS if "MoE" not in name])
-    how = measuring.Measure(scale, device, steps, warmup, batch_size, chosen.bf16, parallel)
-
+    which = models or (text if chosen.parallel else [name for name in measuring.MODELS if "MoE" not in name])
     cases: list[Any] = []
 
     def show(case: Any) -> None:
@@ -185,6 +183,6 @@ def speed(
         say(console, f"[{len(cases)}/{len(which) * len(names)}] {case['model']} {case['optimizer']}: {text}")
         if out is not None:  # after every case: a measurement cut short keeps those that it has
             out.parent.mkdir(parents=True, exist_ok=True)
-            write_json(out, {"environment": describe(device), "cases": cases})
+            write_json(out, {"environment": describe(chosen.device), "cases": cases})
 
-    measuring.measure(which, names, how, show)
+    measuring.measure(which, names, replace(chosen, steps=steps, batch_size=batch_size or 0), warmup, show)

@@ -171,8 +171,6 @@ def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
     """The best settings of every optimizer; what a row means stands below."""
     for summary in tunings:
         table = grid(f"{summary.name}: {budget(summary)}.", *tuning_rows(summary))
-        for column in table.columns:
-            column.overflow = "fold"
         table.columns[0].no_wrap = True
         console.print(table)
     if tunings:
@@ -191,7 +189,7 @@ def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> No
         table = grid(f"{summary.name}: {length(summary)}", [*(head[i] for i in shown), "lr"], lines)
         table.collapse_padding = True  # to fit into 80 columns
         for i, column in enumerate(table.columns):
-            column.overflow, column.justify = "fold", "right" if i else "left"
+            column.justify = "right" if i else "left"
         table.columns[0].no_wrap = True
         console.print(table)
         say(console, conclude(summary) + "\n")

@@ -75,7 +75,7 @@ class Augmentation:
     """How a training image is varied at the scales that have photographs.
 
     crop: the smallest share of an ImageNet photograph that a random crop covers; CIFAR's are shifted by 4 pixels.
-    magnitude: of RandAugment (two operations, deviation 0.5, as timm has it); None: none.
+    magnitude: of ImageNet's RandAugment (two operations, deviation 0.5, as timm has it); None: none.
     center: the share of the shorter side that evaluation looks at.
     repeats: how often each image comes in an epoch, in other crops: repeated augmentation.
     cutout: the side in pixels of a square that each of CIFAR's images loses.
@@ -137,19 +137,10 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
     # own deviations, where the other is over all pixels
     deviation = (0.2023, 0.1994, 0.2010) if context.scale == "paper" else (0.2470, 0.2435, 0.2616)
     normal = normalizer((0.4914, 0.4822, 0.4465), deviation, context.device)
-    distort = _rand_augment(augmentation.magnitude, 32)
-    batches: Callable[[int], tuple[Tensor, ...]]
-    gather: Callable[..., Batch]
+    data = images.to(context.device), labels.to(context.device)
+    batches, gather = _shifted(*data, context, normal, augmentation.cutout)
     done = "shifted and flipped"
-    if distort is None:
-        data = images.to(context.device), labels.to(context.device)
-        batches, gather = _shifted(*data, context, normal, augmentation.cutout)
-        done += f", {augmentation.cutout}×{augmentation.cutout} pixels cut out" if augmentation.cutout else ""
-    else:
-        training = Augmented(Arrays(images, labels), partial(_shift, SHIFT), distort)
-        batches = Batches(training, context.batch_size, context.seed, augmentation.repeats, own=context.own())
-        gather = partial(_normalized, normal)
-        done += f", RandAugment {augmentation.magnitude}"
+    done += f", {augmentation.cutout}×{augmentation.cutout} pixels cut out" if augmentation.cutout else ""
     apart = " of the training split" if context.tuning else ""
     source = f"CIFAR-10 from {CIFAR_FOLDER}" if context.has(CIFAR_FOLDER) else "CIFAR-10"
     note = f"{source}: {len(images):,} to train ({done}), {len(held_out):,} held out{apart}"
@@ -221,9 +212,7 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
     if context.tuning:
         apart = torch.arange(len(train)) % HELD_OUT_IMAGENET == 0
         train, val = train.subset(~apart), train.subset(apart)
-    distort = _rand_augment(augmentation.magnitude, 224)
-    if distort is None and augmentation.magnitude is not None:
-        raise UsageError("RandAugment on ImageNet needs timm and torchvision; run: pip install timm torchvision")
+    distort = None if augmentation.magnitude is None else _rand_augment(augmentation.magnitude, 224)
     training = Augmented(train, partial(_resized_crop, 224, augmentation.crop), distort)
     held_out = Augmented(val, partial(_center, 224, augmentation.center), None)
     loaded: list[Any] = []  # the workers that read the held-out images stay for all evaluations
@@ -240,20 +229,6 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
     known = len(train.classes)
     note = f"ImageNet folder of {known:,} classes: {len(train):,} to train ({done}), {len(val):,} held out"
     return ImageData(224, 3, known, normal, batches, partial(_normalized, normal), evaluation, note)
-
-
-@dataclass(frozen=True)
-class Arrays:
-    images: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def image(self, index: int) -> tuple[Any, int]:
-        from PIL import Image
-
-        return Image.fromarray(self.images[index].permute(1, 2, 0).numpy()), int(self.labels[index])
 
 
 @dataclass(frozen=True)
@@ -309,8 +284,8 @@ class Folder:
 
 
 def _resized_crop(size: int, share: float, image: Any) -> Any:
-    """A random part of the image: at least `share` of its area, sides of 3:4 to 4:3, resized to a square."""
-    from PIL import Image
+    """A random part of the image: at least `share` of its area, sides of 3:4 to 4:3, as a square; half are mirrored."""
+    from PIL import Image, ImageOps
 
     width, height = image.size
     for _ in range(10):
@@ -323,21 +298,8 @@ def _resized_crop(size: int, share: float, image: Any) -> Any:
     else:  # a photograph of very long sides: its middle, as in torchvision
         w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
         x, y = (width - w) // 2, (height - h) // 2
-    return _flipped(image.resize((size, size), Image.Resampling.BICUBIC, box=(x, y, x + w, y + h)))
-
-
-def _shift(pixels: int, image: Any) -> Any:
-    """The image moved by up to `pixels` in either direction."""
-    from PIL import ImageOps
-
-    x, y = random.randint(0, 2 * pixels), random.randint(0, 2 * pixels)
-    return _flipped(ImageOps.expand(image, pixels).crop((x, y, x + image.width, y + image.height)))
-
-
-def _flipped(image: Any) -> Any:
-    from PIL import ImageOps
-
-    return ImageOps.mirror(image) if random.random() < 0.5 else image
+    part = image.resize((size, size), Image.Resampling.BICUBIC, box=(x, y, x + w, y + h))
+    return ImageOps.mirror(part) if random.random() < 0.5 else part
 
 
 def _center(size: int, share: float, image: Any) -> Any:
@@ -349,14 +311,13 @@ def _center(size: int, share: float, image: Any) -> Any:
     return image.resize((size, size), Image.Resampling.BICUBIC, box=(x, y, x + side, y + side))
 
 
-def _rand_augment(magnitude: int | None, size: int) -> Callable[[Any], Any] | None:
-    """RandAugment by timm: two operations, deviation 0.5, stronger with the magnitude; None without one or timm."""
-    if magnitude is None:
-        return None
+def _rand_augment(magnitude: int, size: int) -> Callable[[Any], Any]:
+    """RandAugment by timm: two operations, deviation 0.5, stronger with the magnitude."""
     try:
         from timm.data.auto_augment import rand_augment_transform
-    except (ImportError, RuntimeError):  # timm needs torchvision, which raises either where it does not fit to torch
-        return None
+    except (ImportError, RuntimeError) as error:  # torchvision, which timm needs, raises either beside another torch
+        need = f"RandAugment on ImageNet needs timm and torchvision ({error})"
+        raise UsageError(f"{need}; run: pip install timm torchvision") from error
     options = {"translate_const": int(size * 0.45), "img_mean": (124, 116, 104)}
     transform: Callable[[Any], Any] = rand_augment_transform(f"rand-m{magnitude}-n2-mstd0.5-inc1", options)
     return transform
@@ -380,9 +341,9 @@ def _seeded(*key: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Augmented:
-    """The images of a source as training or evaluation gets them, by (index, draw)."""
+    """The images of a folder as training or evaluation gets them, by (index, draw)."""
 
-    source: Arrays | Folder
+    source: Folder
     view: Callable[[Any], Any]
     distort: Callable[[Any], Any] | None
 

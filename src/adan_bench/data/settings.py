@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Setting:
     """Augmentation and loss of a training.
 
-    magnitude: RandAugment's M, where timm is installed; None: none.
+    magnitude: RandAugment's M, on ImageNet; None: none.
     mixup, cutmix: α of Beta(α, α); each batch gets one of the two, by a fair coin; 0: neither.
     erasing: the share of images of which a rectangle becomes noise.
     smoothing: of the labels.

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from typing import Any
 
 from adan_bench.config import RunConfig
-
-
-class Status(str, Enum):
-    """The state of a cell; ABSENT: what it needs is not here, or its scale does not have it."""
-
-    DONE = "done"
-    ABSENT = "absent"
-    FAILED = "failed"
-    DIVERGED = "diverged"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellRecord:
     """A published figure, and the results of the runs that repeat it.
 
-    paper: the figure as it is printed; why: the reason where the cell is not done; values: by seed.
+    paper: the figure as it is printed; values: by seed.
+    status: "done", "absent" (what it needs is not here), "failed" or "diverged"; why: the reason where it is not done.
     config, before: of its runs and of their pre-training, where there are any; data: on which data, in words.
     tiny: a time of a model that is smaller than the published one; curves: by seed, (step, value).
     """
@@ -33,7 +24,7 @@ class CellRecord:
     optimizer: str
     workload: str
     paper: str = ""
-    status: Status = Status.DONE
+    status: str = "done"
     why: str = ""
     seeds: int = 0
     values: list[float] = field(default_factory=list)
@@ -52,7 +43,7 @@ class CellRecord:
 
     def to_json(self) -> dict[str, Any]:
         configs = {name: c.to_json() for name in ("config", "before") if (c := getattr(self, name)) is not None}
-        return {**vars(self), "status": self.status.value, **configs}
+        return {**vars(self), **configs}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CellRecord:
@@ -61,4 +52,4 @@ class CellRecord:
         if "config" not in values and "origin" in values:
             found["config"] = {name: value for name, value in values.items() if name != "data"}
         found |= {name: RunConfig.from_json(found[name]) for name in ("config", "before") if name in found}
-        return cls(**{**found, "status": Status(values["status"])})
+        return cls(**found)

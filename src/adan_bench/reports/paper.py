@@ -152,7 +152,7 @@ def _place(head: str, values: Mapping[str, float], higher: bool) -> str:
 def _ours(table: PaperTable, cell: CellRecord, whys: Sequence[str]) -> str:
     mark = f" ({whys.index(cell.why) + 1})" if cell.why else ""
     if not cell.values:
-        return f"{cell.status.value}{mark}"
+        return f"{cell.status}{mark}"
     unit = 100 if table.percent else 1
     values = [unit * value for value in cell.values]
     if table.median and len(values) > 1:

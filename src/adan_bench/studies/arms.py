@@ -156,6 +156,16 @@ class Arm:
     tried: Sequence[RunRecord] | None = None  # the trials, once all have ended
     settled: bool = False  # whether `base` has the settings of the reported runs
 
+    def path(self, seed: int) -> Path:
+        return self.folder / f"seed-{seed}"
+
+    def start_path(self, seed: int) -> Path | None:
+        """The run whose final weights one of this seed starts from."""
+        if self.start is None:
+            return None
+        seeds = self.start.seeds
+        return self.start.path(self.start_seed if self.start_seed is not None else seed if seed in seeds else seeds[0])
+
     def settle(self) -> None:
         """Give `base` the settings that the search or the other arm has, if these are there by now."""
         if self.settled or (self.like and not self.like.settled) or (self.search and self.tried is None):
@@ -285,15 +295,13 @@ class Planner:
         return self._started(arm, Job(config, path, self.resume))
 
     def _run(self, arm: Arm, seed: int) -> Job | None:
-        return self._started(arm, Job(replace(arm.base, seed=seed), arm.folder / f"seed-{seed}", self.resume))
+        return self._started(arm, Job(replace(arm.base, seed=seed), arm.path(seed), self.resume))
 
     def _started(self, arm: Arm, job: Job) -> Job | None:
         """With the weights it starts from; None until these are there."""
-        if arm.start is None:
+        path = arm.start_path(job.config.seed)
+        if path is None:
             return job
-        seeds, seed = arm.start.seeds, job.config.seed
-        wanted = arm.start_seed if arm.start_seed is not None else seed if seed in seeds else seeds[0]
-        path = arm.start.folder / f"seed-{wanted}"
         record = self.ended(path)
         if record is None or record.status != "finished":
             return None

@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +14,19 @@ from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord, cores
 from adan_bench.errors import UsageError
-from adan_bench.records.cells import CellRecord, Status
+from adan_bench.records.cells import CellRecord
 from adan_bench.records.environment import describe
-from adan_bench.records.stats import best_trial
 from adan_bench.records.store import RunStore, check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
+from adan_bench.studies.arms import Planner
 from adan_bench.studies.competitors import competitors
-from adan_bench.studies.plan import PaperPlan, PlannedCell, PlannedRun, at_rate, check_only, plan, wanted
+from adan_bench.studies.plan import PaperPlan, PlannedCell, check_only, plan, wanted
 from adan_bench.tables import RESTARTS, TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
 from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import check_data_folder, check_device, obstacles
-from adan_bench.training.jobs import Job, OnEvent
+from adan_bench.training.jobs import OnEvent
 from adan_bench.training.optimizers import check_values, defaults, get_optimizer
-from adan_bench.training.pool import Pool
 from adan_bench.training.trainer import missing_package
 from adan_bench.workloads.registry import get_workload
 
@@ -70,7 +69,8 @@ def reproduce(
     started = time.monotonic()
     run_plan, runs = prepare(tables, chosen, out, seeds, only, pairs, radius)
     on_plan(runs)
-    execute(run_plan, open_pool(out, chosen, deadline), resume, on_event)
+    with closing(open_pool(out, chosen, deadline)) as pool:
+        pool.run(Planner([[arm] for arm in run_plan.arms.values()], resume), on_event)
     scores = humanevals(run_plan, chosen, run_code)
     cases = [_key(cell) for cell in run_plan.cells if cell.column.model]
     if chosen.cluster is None:  # speed after the runs: nothing else may share the machine
@@ -126,14 +126,15 @@ def prepare(
             check_values(get_optimizer(name), {**defaults(get_optimizer(name)), **settings})
     whole = plan(tables, chosen, out, seeds, radius, only, changed)
     absent = missing(whole)
-    return present(whole, absent), outline(whole, absent)
+    runs = outline(whole, absent)  # before `present` takes seeds away
+    return present(whole, absent), runs
 
 
 def outline(run_plan: PaperPlan, absent: Mapping[Path, str]) -> list[dict[str, Any]]:
     """What a plan's runs are and what they lack here; those that differ in seed or settings alone are one entry."""
     counts: Counter[tuple[tuple[str, Any], ...]] = Counter()
-    for path, run in run_plan.runs.items():
-        config = run.config
+    for arm in run_plan.arms.values():
+        config = arm.base
         steps = config.stop_after or config.steps
         entry = {
             "workload": config.workload,
@@ -144,9 +145,9 @@ def outline(run_plan: PaperPlan, absent: Mapping[Path, str]) -> list[dict[str, A
             "batch_per_device": config.batch_size // config.ranks // config.accumulate,
             "accumulate": config.accumulate,
             "examples_per_rank": steps // get_optimizer(config.optimizer).passes * config.batch_size // config.ranks,
-            "missing": absent.get(path, ""),
+            "missing": absent.get(arm.folder, ""),
         }
-        counts[tuple(entry.items())] += 1
+        counts[tuple(entry.items())] += len(arm.seeds)
     refused = [cell for cell in run_plan.cells if cell.absent]
     return [{**dict(entry), "runs": count} for entry, count in counts.items()] + [
         {"workload": cell.column.workload, "optimizer": cell.row.optimizer, "runs": 0, "missing": cell.absent}
@@ -155,34 +156,33 @@ def outline(run_plan: PaperPlan, absent: Mapping[Path, str]) -> list[dict[str, A
 
 
 def missing(run_plan: PaperPlan) -> dict[Path, str]:
-    """What the runs of a plan lack here, those included that wait for others: data, packages, weights, devices.
+    """What the arms of a plan lack here, by folder: data, packages, weights, devices.
 
     A run that would fail only after days of others is built once, on the CPU: at the scale "paper" every one, at the
     others those that start from another's weights; but not those that have ended.
     """
     absent: dict[Path, str] = {}
     built: dict[str, str] = {}
-    for path, run in run_plan.runs.items():
-        config = run.config
+    for folder, arm in run_plan.arms.items():
+        config, ended = arm.base, all(RunStore(arm.path(seed)).ended for seed in arm.seeds)
         reasons = obstacles(get_workload(config.workload, config.scale), get_optimizer(config.optimizer), config)
         if reasons:
-            absent[path] = "; ".join(reasons)
-        elif (config.scale == SCALES[-1] or run.before is not None) and not RunStore(path).ended:
-            start = config.init if run.before is None else None
-            key = str((config.workload, config.training, start, config.role == "tune", config.batch_size))
+            absent[folder] = "; ".join(reasons)
+        elif (config.scale == SCALES[-1] or arm.start is not None) and not ended:
+            key = str((config.workload, config.training, config.init, config.role == "tune", config.batch_size))
             if key not in built:
-                built[key] = _built(config, start)
+                built[key] = _built(config)
             if built[key]:
-                absent[path] = built[key]
+                absent[folder] = built[key]
     return absent
 
 
-def _built(config: RunConfig, start: Path | None) -> str:
+def _built(config: RunConfig) -> str:
     """The reason why the task of a run cannot be built; a fault of the code is left to the run, which records it."""
     workload = get_workload(config.workload, config.scale)
-    of = (config.batch_size // config.accumulate, config.data, "cpu", start, config.training, config.role == "tune")
+    size, tune = config.batch_size // config.accumulate, config.role == "tune"
     try:
-        workload.task(config.seed, *of, ranks=config.ranks)
+        workload.task(config.seed, size, config.data, "cpu", config.init, config.training, tune, ranks=config.ranks)
     except ModuleNotFoundError as error:
         return str(missing_package(workload, error))
     except UsageError as error:
@@ -194,54 +194,18 @@ def _built(config: RunConfig, start: Path | None) -> str:
 
 def present(run_plan: PaperPlan, absent: Mapping[Path, str]) -> PaperPlan:
     """The plan without the runs that this machine cannot make; their cells say what is absent."""
-    cells = []
+    cells, needed = [], set[Path]()
     for cell in run_plan.cells:
-        whys = [absent[path] for run in cell.runs for path in (*run.waits_for, run.path) if path in absent]
-        cells.append(replace(cell, absent=whys[0], runs=()) if whys else cell)
-    needed = {path for cell in cells for run in cell.runs for path in (*run.waits_for, run.path)}
-    return PaperPlan(cells, {path: run for path, run in run_plan.runs.items() if path in needed})
-
-
-def execute(run_plan: PaperPlan, pool: Pool, resume: bool = False, on_event: OnEvent | None = None) -> None:
-    """Make the runs of a plan; one that waits for a run that does not finish is left out."""
-
-    def work(made: Set[Path]) -> list[Job]:
-        ready = [run for run in run_plan.runs.values() if _blocked(run) is None]
-        return [Job(_completed(run), run.path, resume) for run in ready]
-
-    with closing(pool):
-        pool.run(work, on_event)
-
-
-def _completed(run: PlannedRun) -> RunConfig:
-    """The run's configuration with what its pilot measured and its trials chose."""
-    config = run.config
-    if run.pilot is not None:
-        result = read_run(run.pilot).result
-        assert result is not None
-        config = replace(config, settings={**config.settings, "restart": {"radius": result["restarts"]["radius"]}})
-    if run.trials:
-        tried = [read_run(path) for path in run.trials]
-        rates, best = [trial.config.settings["lr"] for trial in tried], best_trial(tried).config.settings["lr"]
-        origin = replace(config.origin, trials=len(tried), at_edge=best in (min(rates), max(rates)))
-        config = at_rate(replace(config, origin=origin), best)
-    return config
-
-
-def _blocked(run: PlannedRun) -> tuple[Status, str] | None:
-    """The reason why a run cannot be made, from the records of those it waits for."""
-    for path in run.waits_for:
-        if not (path / "config.json").exists():
-            return Status.FAILED, f"{path.parents[1].name}, which comes before it, was not run"
-        record = read_run(path)
-        if record.status != "finished" and not (path in run.trials and record.status == "diverged"):
-            result = record.result or {}
-            status = Status.ABSENT if result.get("absent") else Status.FAILED
-            why = f"{record.config.workload}, which comes before it: {result.get('error', record.status)}"
-            return (Status.DIVERGED if record.status == "diverged" else status), why
-    if run.trials and all(read_run(path).final is None for path in run.trials):
-        return Status.DIVERGED, f"all {len(run.trials)} trials of its learning rate diverged"
-    return None
+        if cell.arm is not None:
+            paths = [path for s in cell.seeds for path in (*cell.arm.waits_for(s), cell.arm.path(s))]
+            if whys := [absent[path.parent] for path in paths if path.parent in absent]:
+                cell = replace(cell, absent=whys[0], arm=None)
+            else:
+                needed.update(paths)
+        cells.append(cell)
+    for arm in run_plan.arms.values():
+        arm.seeds = [seed for seed in arm.seeds if arm.path(seed) in needed]
+    return PaperPlan(cells, {folder: arm for folder, arm in run_plan.arms.items() if arm.seeds})
 
 
 def humanevals(run_plan: PaperPlan, chosen: RunConfig, run_code: bool) -> dict[Path, Mapping[str, Any]]:
@@ -250,8 +214,7 @@ def humanevals(run_plan: PaperPlan, chosen: RunConfig, run_code: bool) -> dict[P
 
     how, scores = {**ASKED, **HUMANEVAL[chosen.scale]}, {}
     recorded = {"first" if key == "problems" else key: value for key, value in how.items()}
-    paths = [run.path for cell in run_plan.cells if cell.column.evaluation for run in cell.runs]
-    for path in dict.fromkeys(paths):
+    for path in dict.fromkeys(path for cell in run_plan.cells if cell.column.evaluation for path in cell.runs):
         if not (path / "weights.pt").exists():
             continue
         file = path / "humaneval.json"
@@ -271,45 +234,46 @@ def humanevals(run_plan: PaperPlan, chosen: RunConfig, run_code: bool) -> dict[P
 
 def collect(cell: PlannedCell, scores: Mapping[Path, Mapping[str, Any]]) -> CellRecord:
     """Read the results of a cell's runs from their records; scores: by folder, HumanEval's."""
-    if cell.absent or cell.column.mean:  # a mean waits for the others
-        return _record(cell, Status.ABSENT, cell.absent)
-    blocked = [reason for run in cell.runs if (reason := _blocked(run)) is not None]
-    records = [read_run(run.path) for run in cell.runs if _blocked(run) is None]
-    facts: dict[str, Any] = {"seeds": len(cell.runs), "before": cell.before}
+    if (arm := cell.arm) is None:  # a mean waits for the others
+        return _record(cell, "absent", cell.absent)
+    reasons = {seed: arm.blocked(seed) for seed in cell.seeds}
+    blocked = [reason for reason in reasons.values() if reason is not None]
+    records = [read_run(arm.path(seed)) for seed, reason in reasons.items() if reason is None]
+    facts: dict[str, Any] = {"seeds": len(cell.seeds), "before": arm.start and arm.start.base}
     if not records:
-        return _record(cell, *blocked[0], config=cell.runs[0].config, **facts)
+        return _record(cell, *blocked[0], config=arm.base, **facts)
     metric = cell.column.metric or str(records[0].workload["metric"])
     facts |= {name: records[0].environment[name] for name in ("data", "parameters") if name in records[0].environment}
     facts |= {"metric": metric, "seconds": sum((r.result or {}).get("seconds", 0.0) for r in records)}
     if cell.table.curves:
         curve = ("train", "loss") if metric == TRAINING_LOSS else ("eval", metric)
         facts["curves"] = [[(step, value) for step, _, value in record.curve(*curve)] for record in records]
-    status, why = blocked[0] if blocked else (Status.DONE, "")
+    status, why = blocked[0] if blocked else ("done", "")
     values, lost = [], []
     for record in records:
         result = record.result or {}
         if record.status not in ("finished", "diverged"):
-            status = Status.ABSENT if result.get("absent") else Status.FAILED
+            status = "absent" if result.get("absent") else "failed"
             why = str(result.get("error", record.status))
         elif record.status == "finished" and cell.column.evaluation:
             score = scores.get(record.path, {"absent": "the run kept no weights"})
             if "absent" in score:
-                status, why = Status.ABSENT, score["absent"]
+                status, why = "absent", score["absent"]
             else:
                 values.append(score[metric])
         elif record.status == "finished" and metric not in (TRAINING_LOSS, RESTARTS, *result["final"]):
-            status, why = Status.FAILED, f"{record.config.workload} reports no {metric}"
+            status, why = "failed", f"{record.config.workload} reports no {metric}"
         elif record.status == "finished" and (value := figure_of(record, metric, cell)) is not None:
             values.append(value)
         else:
             lost.append(str(record.config.seed))
-    if lost and status is Status.DONE:
-        status = Status.DONE if values else Status.DIVERGED
+    if lost and status == "done":
+        status = "done" if values else "diverged"
         why = f"no finite loss or metric with seed {', '.join(lost)}"
     return _record(cell, status, why, values=values, config=records[0].config, **facts)
 
 
-def _record(cell: PlannedCell, status: Status, why: str = "", **facts: Any) -> CellRecord:
+def _record(cell: PlannedCell, status: str, why: str = "", **facts: Any) -> CellRecord:
     row, column = cell.row, cell.column
     facts |= {"row": row.head, "column": column.head, "optimizer": row.optimizer, "paper": cell.printed}
     return CellRecord(workload=column.workload or column.model or column.head, status=status, why=why, **facts)
@@ -338,13 +302,13 @@ def _mean(cell: PlannedCell, results: Sequence[tuple[PlannedCell, CellRecord]]) 
     parts = [record for there, record in own if not there.column.mean]
     for part in parts:
         if len(part.values) < max(1, part.seeds):
-            status = Status.FAILED if part.status is Status.DONE else part.status
+            status = "failed" if part.status == "done" else part.status
             return _record(cell, status, f"{part.column}: {part.why}")
     values = [statistics.fmean(values) for values in zip(*(part.values for part in parts), strict=True)]
     if cell.table.median:
         values = [statistics.fmean(statistics.median(part.values) for part in parts)]
     data = "the mean of " + ", ".join(part.column for part in parts)
-    return _record(cell, Status.DONE, values=values, seeds=len(values), data=data)
+    return _record(cell, "done", values=values, seeds=len(values), data=data)
 
 
 def _key(cell: PlannedCell) -> speed.Key:
@@ -355,17 +319,17 @@ def _key(cell: PlannedCell) -> speed.Key:
 def _timed(cell: PlannedCell, timed: Mapping[speed.Key, Mapping[str, Any]]) -> CellRecord:
     case = timed[_key(cell)]
     if "failed" in case:
-        return _record(cell, Status.FAILED, case["failed"])
+        return _record(cell, "failed", case["failed"])
     if "absent" in case:
-        return _record(cell, Status.ABSENT, case["absent"])
+        return _record(cell, "absent", case["absent"])
     precision = "bf16 autocast" if case["bf16"] else "fp32"
     note = f"random batches of {case['batch_size']}, {precision}, {case['steps']} steps"
     note += f", {case['ranks']} processes" if case["ranks"] > 1 else ""
     value = case.get(str(cell.column.metric))
     if value is None:
         why = case.get("error") or "peak memory is counted on GPUs only"
-        return _record(cell, Status.ABSENT, why, data=note, tiny=case["tiny"])
-    return _record(cell, Status.DONE, values=[value], seeds=1, data=note, tiny=case["tiny"])
+        return _record(cell, "absent", why, data=note, tiny=case["tiny"])
+    return _record(cell, "done", values=[value], seeds=1, data=note, tiny=case["tiny"])
 
 
 def failures(summary: Mapping[str, Any]) -> list[str]:
@@ -374,5 +338,5 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
         f"{table['name']}: {cell['row']}, {cell['column']}: {cell['why']}"
         for table in summary["tables"]
         for cell in table["cells"]
-        if cell["status"] == Status.FAILED.value
+        if cell["status"] == "failed"
     ]

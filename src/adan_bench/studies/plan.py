@@ -1,6 +1,7 @@
-"""Which runs the paper's tables need, as a pure function of tables and choices: nothing is read, written or trained.
+"""Which runs the paper's tables need, as a pure function of tables and choices: `plan` reads and writes nothing.
 
-Data, packages and devices that a run needs are looked for when it is to be made, by `studies.paper.present`.
+`Planner` tells their jobs. Data, packages and devices that a run needs are looked for when it is to be made, by
+`studies.paper.present`.
 
 At the scale "paper" a run has the published settings, for which the table's file has a source or says that they are
 guesses. At "smoke" and "small" models and data are others, so the settings are the harness's own (tuned where somebody
@@ -15,9 +16,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from adan_bench.config import TUNING_SEED, Origin, RunConfig
 from adan_bench.errors import UsageError
+from adan_bench.records.stats import best_trial
+from adan_bench.records.store import RunStore, read_run
+from adan_bench.studies.arms import Arm
 from adan_bench.tables import (
     RESTARTS,
     TRAINING_LOSS,
@@ -38,50 +43,85 @@ CYCLES = 6  # without a radius given, the first cycle between restarts lasts a s
 TRIAL = 10  # a trial of a learning rate is a whole training of a tenth of the steps
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run, and the runs of the plan that it waits for.
+@dataclass(eq=False)
+class PaperArm(Arm):
+    """Runs of one content, which several cells may share.
 
-    before: the run whose weights it starts from (`config.init` may also name weights from elsewhere).
-    pilot: the run that measures the radius of the restart condition; `config` is complete once that has ended.
-    trials: the runs of which the best one's learning rate is this run's; likewise.
+    choosers: of one run each: a pilot, which measures the radius of the restart condition; trials, of which the best
+        one's learning rate is this arm's.
     """
 
-    config: RunConfig
-    path: Path
-    before: Path | None = None
-    pilot: Path | None = None
-    trials: tuple[Path, ...] = ()
+    choosers: Sequence[Arm] = ()
 
-    @property
-    def waits_for(self) -> list[Path]:
-        return [path for path in (self.before, self.pilot, *self.trials) if path is not None]
+    def waits_for(self, seed: int | None) -> list[Path]:
+        """The runs before one of this seed; None: those alone that all seeds wait for."""
+        start = None if seed is None else self.start_path(seed)
+        return [*([] if start is None else [start]), *(arm.path(TUNING_SEED) for arm in self.choosers)]
+
+    def blocked(self, seed: int | None) -> tuple[str, str] | None:
+        """The reason why a run cannot be made, from the records of those it waits for."""
+        trials = []
+        for path in self.waits_for(seed):
+            if not RunStore(path).ended:
+                return "failed", f"{path.parents[1].name}, which comes before it, was not run"
+            record = read_run(path)
+            result = record.result or {}
+            if record.config.role == "tune" and record.status in ("finished", "diverged"):
+                trials.append(record)
+            elif record.status != "finished":
+                status = "absent" if result.get("absent") else "failed"
+                why = f"{record.config.workload}, which comes before it: {result.get('error', record.status)}"
+                return ("diverged" if record.status == "diverged" else status), why
+        if trials and all(trial.final is None for trial in trials):
+            return "diverged", f"all {len(trials)} trials of its learning rate diverged"
+        return None
+
+    def settle(self) -> None:
+        """Give `base` the radius that the pilot measured and the rate that the trials chose, once these are there."""
+        if self.settled or self.blocked(None):
+            return
+        records = [read_run(path) for path in self.waits_for(None)]
+        for pilot in (record for record in records if record.config.role == "pilot"):
+            assert pilot.result is not None
+            self.base = with_settings(self.base, restart={"radius": pilot.result["restarts"]["radius"]})
+        if trials := [record for record in records if record.config.role == "tune"]:
+            rates, best = [trial.config.settings["lr"] for trial in trials], best_trial(trials).config.settings["lr"]
+            origin = replace(self.base.origin, trials=len(trials), at_edge=best in (min(rates), max(rates)))
+            self.base = at_rate(replace(self.base, origin=origin), best)
+        self.settled = True
 
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell of a table with the runs, by seed, whose results it shows.
+    """A cell of a table with the runs whose results it shows: those of an arm with its seeds.
 
-    before: the runs' pre-training; absent: why the cell has no runs.
-    changed: the user's settings in place of the table's, in the runs themselves and not in their pre-training.
+    absent: why the cell has no runs.
     """
 
     table: PaperTable
     row: TableRow
     column: TableColumn
     printed: str
-    runs: tuple[PlannedRun, ...] = ()
-    before: RunConfig | None = None
+    arm: PaperArm | None = None
+    seeds: Sequence[int] = ()
     absent: str = ""
-    changed: Settings = field(default_factory=dict)
+
+    @property
+    def runs(self) -> list[Path]:
+        return [self.arm.path(seed) for seed in self.seeds] if self.arm is not None else []
 
 
 @dataclass
 class PaperPlan:
-    """The cells of some tables, and every run that they need once, by its folder."""
+    """The cells of some tables, and the arms that they need, by folder."""
 
     cells: list[PlannedCell] = field(default_factory=list)
-    runs: dict[Path, PlannedRun] = field(default_factory=dict)
+    arms: dict[Path, PaperArm] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> dict[Path, RunConfig]:
+        """Every run once, as far as its configuration is known, after those that it waits for."""
+        return {arm.path(s): replace(arm.base, seed=s) for arm in self.arms.values() for s in arm.seeds}
 
 
 def plan(
@@ -101,10 +141,10 @@ def plan(
     result = PaperPlan()
     for table in tables:
         for row, column, printed in wanted(table, chosen.scale, only):
-            cell = PlannedCell(table, row, column, printed, changed=(changed or {}).get(row.optimizer, {}))
+            cell, own = PlannedCell(table, row, column, printed), (changed or {}).get(row.optimizer, {})
             if column.workload is not None:
                 try:
-                    cell = _planned(cell, chosen, out, seeds, radius, result.runs)
+                    cell = _planned(cell, chosen, out, seeds, radius, own, result.arms)
                 except UsageError as error:
                     cell = replace(cell, absent=str(error))
             result.cells.append(cell)
@@ -155,75 +195,67 @@ def _planned(
     out: Path,
     seeds: int | None,
     radius: float | None,
-    known: dict[Path, PlannedRun],
+    changed: Settings,
+    known: dict[Path, PaperArm],
 ) -> PlannedCell:
+    """changed: the user's settings in place of the table's, in the runs themselves and not in their pre-training."""
     assert cell.column.workload is not None
     table, selection = cell.table, cell.table.runs[chosen.scale]
     workload = get_workload(cell.column.workload, chosen.scale)
     share, share_before = _shares(cell, chosen.scale)
-    config, before = _config(cell, workload, chosen, share, cell.row.fixed, cell.changed), None
+    config = _config(cell, workload, chosen, share, cell.row.fixed, changed)
+    first = selection.first_seed
+    own = range(first, first + (seeds or selection.seeds))
+    arm = PaperArm(replace(config, keep_weights=cell.column.evaluation is not None), out, own)
     if workload.after is not None and chosen.init is None:
         earlier = get_workload(workload.after, chosen.scale)
         before = _config(cell, earlier, chosen, share_before, cell.row.before)
-    runs = []
-    first_seed = selection.first_seed
-    for seed in range(first_seed, first_seed + (seeds or selection.seeds)):
-        run = PlannedRun(replace(config, seed=seed, keep_weights=cell.column.evaluation is not None), Path())
-        if before is not None:
-            start = first_seed if table.one_before else seed
-            first = _placed(PlannedRun(replace(before, seed=start, keep_weights=True), Path()), out / "runs")
-            known[first.path] = first
-            run = replace(run, config=replace(run.config, init=first.path), before=first.path)
-        if cell.row.restart:
-            run = _with_restarts(run, out, radius, known)
-        if chosen.scale == SCALES[-1] and "lr" not in {**cell.row.fixed, **cell.changed}:
-            run = _with_trials(run, out, table.published(config.optimizer, workload.name, cell.column).rates, known)
-        run = _placed(run, out / "runs")
-        if run.path in known and known[run.path].config.keep_weights:
-            run = replace(run, config=replace(run.config, keep_weights=True))
-        known[run.path] = run
-        runs.append(run)
-    return replace(cell, runs=tuple(runs), before=before)
+        arm.start_seed = first if table.one_before else None
+        needed = own[:1] if table.one_before else own
+        arm.start = _placed(PaperArm(replace(before, keep_weights=True), out, needed), "runs", known)
+    if cell.row.restart and radius is not None:
+        arm.base = with_settings(arm.base, restart={"radius": radius})
+    elif cell.row.restart:
+        stop_after = max(1, config.steps // CYCLES)
+        probe = replace(with_settings(arm.base, restart={"probe": True}), role="pilot", stop_after=stop_after)
+        arm.choosers = [_chooser(arm, probe, "pilots", known)]
+    if chosen.scale == SCALES[-1] and "lr" not in {**cell.row.fixed, **changed}:
+        # Trials see no image or text of the test split.
+        steps = max(get_optimizer(config.optimizer).passes, config.steps // TRIAL)
+        short = replace(arm.base, steps=steps, log_every=max(1, steps // 60), role="tune")
+        rates = table.published(config.optimizer, workload.name, cell.column).rates
+        trials = [_chooser(arm, at_rate(short, rate), "trials", known) for rate in rates]
+        arm.choosers = [*arm.choosers, *trials]
+    return replace(cell, arm=_placed(arm, "runs", known), seeds=own)
 
 
-def _with_restarts(run: PlannedRun, out: Path, radius: float | None, known: dict[Path, PlannedRun]) -> PlannedRun:
-    """The run with the restart condition, whose radius is given, or measured by a pilot run with a seed of its own."""
-    config = run.config
-    if radius is not None:
-        return replace(run, config=replace(config, settings={**config.settings, "restart": {"radius": radius}}))
-    settings = {**config.settings, "restart": {"probe": True}}
-    stop_after = max(1, config.steps // CYCLES)
-    trial = replace(config, seed=TUNING_SEED, role="pilot", stop_after=stop_after, settings=settings)
-    pilot = _placed(PlannedRun(trial, Path(), run.before), out / "pilots")
-    known.setdefault(pilot.path, pilot)
-    return replace(run, pilot=pilot.path)
-
-
-def _with_trials(run: PlannedRun, out: Path, rates: Sequence[float], known: dict[Path, PlannedRun]) -> PlannedRun:
-    """The run with trials of the rates that wait for what it waits for; they see no image or text of the test split."""
-    steps = max(get_optimizer(run.config.optimizer).passes, run.config.steps // TRIAL)
-    short = replace(run.config, steps=steps, log_every=max(1, steps // 60), seed=TUNING_SEED, role="tune")
-    trials = [_placed(replace(run, config=at_rate(short, rate)), out / "trials") for rate in rates]
-    known.update((trial.path, trial) for trial in trials if trial.path not in known)
-    return replace(run, trials=tuple(trial.path for trial in trials))
+def with_settings(config: RunConfig, **settings: Any) -> RunConfig:
+    return replace(config, settings={**config.settings, **settings})
 
 
 def at_rate(config: RunConfig, lr: float) -> RunConfig:
     """The run with another learning rate and the lowest rate that it had."""
-    floor = config.floor * config.settings["lr"] / lr
-    return replace(config, settings={**config.settings, "lr": lr}, floor=floor)
+    return replace(with_settings(config, lr=lr), floor=config.floor * config.settings["lr"] / lr)
 
 
-def _placed(run: PlannedRun, folder: Path) -> PlannedRun:
-    """The run with its folder, which is the same for the same content."""
-    config, content = run.config, run.config.identity()
+def _chooser(arm: PaperArm, base: RunConfig, kind: str, known: dict[Path, PaperArm]) -> PaperArm:
+    """A run with a seed of its own that chooses a setting of an arm, and waits for what its first run waits for."""
+    return _placed(replace(arm, base=base, seeds=(TUNING_SEED,), start_seed=arm.seeds[0]), kind, known)
+
+
+def _placed(arm: PaperArm, kind: str, known: dict[Path, PaperArm]) -> PaperArm:
+    """The arm in its folder, which is the same for the same content; where one is known there, with its seeds too."""
+    config, content = arm.base, arm.base.identity()
     for name in ("seed", "keep_weights"):
         content.pop(name, None)
-    content["waits for"] = [path.parent.name for path in run.waits_for]  # which has their own digest
-    if run.before is not None:
-        content.pop("init")
+    before = (arm.start, *arm.choosers)
+    content["waits for"] = [other.folder.name for other in before if other is not None]  # which has their own digest
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
-    return replace(run, path=folder / config.workload / f"{config.optimizer}-{digest}" / f"seed-{config.seed}")
+    arm.folder = arm.folder / kind / config.workload / f"{config.optimizer}-{digest}"
+    there = known.setdefault(arm.folder, arm)
+    there.seeds = sorted({*there.seeds, *arm.seeds})
+    there.base = replace(there.base, keep_weights=there.base.keep_weights or config.keep_weights)
+    return there
 
 
 def _shares(cell: PlannedCell, scale: str) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Step time and peak memory of the paper's models with different optimizers, on one device or shared among ranks.
 
-Models come from transformers with random weights, batches are random, and a step is forward, backward and update. The
-paper states neither batch sizes nor precision nor the shapes of its GPT-2 and mixtures: those here are ours.
+Models are those that workloads train, with random weights; batches are random, and a step is forward, backward and
+update. The paper states neither batch sizes nor precision, nor shapes of its GPT-2 and mixtures: these are ours.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch import nn
 
 from adan.sharding import local
 from adan_bench.config import RunConfig
+from adan_bench.data.settings import PLAIN
 from adan_bench.errors import UsageError, unknown
 from adan_bench.records.environment import describe
 from adan_bench.records.store import write_json
@@ -31,12 +33,13 @@ from adan_bench.task import SCALES
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.roles import by_role
-from adan_bench.workloads.language import MIXTURES
+from adan_bench.workloads.images import Model, image_sizes
+from adan_bench.workloads.language import MIXTURES, TextSizes
 
-Shape = dict[str, Any]
 OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")
-HEADS = {"GPT2": "LMHeadModel", "Mixtral": "ForCausalLM"}  # the families that read text
-LENGTH, CLASSES = 1024, 1000  # tokens of a sequence, classes of an image
+LENGTH, TINY_LENGTH = 1024, 16  # tokens of a sequence
+CLASSES, PIXELS, TINY_PIXELS = 1000, 224, 8  # of images
+WARMUP = 5  # steps before the first that counts
 GB = 1e9
 STEPS = {"smoke": 5, "small": 10, "paper": 200}  # of the paper's tables
 ROUNDS = 3  # the optimizers take turns, so that other load on the machine affects them equally
@@ -47,97 +50,58 @@ Key = tuple[str, str, str, int]  # kind of table, model, optimizer, the paper's 
 
 @dataclass(frozen=True)
 class TimedModel:
-    """A model by its family of transformers and its shape; images of 224 pixels, or sequences of 1,024 tokens."""
+    """A model as workloads train it: with images of 224 pixels, or sequences of 1,024 tokens.
+
+    sizes: tiny ones, for the scale "smoke", and the published ones.
+    """
 
     family: str
     batch_size: int
-    shape: Shape
+    sizes: tuple[Any, Any]
 
     @property
     def text(self) -> bool:
-        return self.family in HEADS
+        return self.family in ("gpt2", "mixtral")
 
-    def build(self, tiny: bool = False) -> nn.Module:
+    def build(self, tiny: bool = False) -> Any:
         try:
-            import transformers
+            from transformers import AutoModelForCausalLM
+
+            from adan_bench.workloads.parts import gpt, networks
         except ModuleNotFoundError as error:
             raise UsageError(f"speed needs the package {error.name}; run: pip install 'adan[paper]'") from error
-        shape = {**self.shape, **(TINY[self.family] if tiny else {})}
-        shape.update({"use_cache": False} if self.text else {"num_labels": CLASSES})
-        config = getattr(transformers, f"{self.family}Config")(**shape)
-        head = HEADS.get(self.family, "ForImageClassification")
-        model: nn.Module = getattr(transformers, self.family + head)(config)
-        return model
+        sizes = self.sizes[0 if tiny else 1]
+        if self.text:
+            config = (gpt.gpt2_config if self.family == "gpt2" else gpt.mixtral_config)(sizes, sizes.vocabulary)
+            return AutoModelForCausalLM.from_config(config)
+        images: Any = SimpleNamespace(size=TINY_PIXELS if tiny else PIXELS, channels=3, classes=CLASSES)
+        return networks.BUILDERS[self.family](Model(self.family, PLAIN), sizes, images)
 
 
-TINY_BLOCKS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-#: What a family's shape becomes at the scale "smoke".
-TINY: dict[str, Shape] = {
-    "ResNet": {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1]},
-    "ViT": {**TINY_BLOCKS, "image_size": 32, "patch_size": 8},
-    "Swin": {"image_size": 32, "embed_dim": 16, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4},
-    "ConvNext": {"hidden_sizes": [16, 32], "depths": [1, 1], "num_stages": 2},
-    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0},
-    "Mixtral": {**TINY_BLOCKS, "num_key_value_heads": 2, "vocab_size": 256},
-}
+def _images(family: str, width: int, *depths: int) -> TimedModel:
+    tiny, _, published = image_sizes(family, width, depths, shrink=max(depths))
+    return TimedModel(family, 128, (tiny, published))
 
 
-def _vit(width: int, layers: int, heads: int) -> TimedModel:
-    shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
-    return TimedModel("ViT", 128, {**shape, "intermediate_size": 4 * width})
-
-
-def _swin(width: int, heads: int) -> TimedModel:
-    shape = {"embed_dim": width, "depths": [2, 2, 18, 2], "num_heads": [heads << i for i in range(4)]}
-    return TimedModel("Swin", 128, shape)
-
-
-def _convnext(width: int) -> TimedModel:
-    return TimedModel("ConvNext", 128, {"hidden_sizes": [width << i for i in range(4)], "depths": [3, 3, 27, 3]})
-
-
-def _mixture(size: str) -> TimedModel:
-    sizes = MIXTURES[size]
-    shape = {"hidden_size": sizes.width, "intermediate_size": sizes.expert, "num_hidden_layers": sizes.layers}
-    heads = {"num_attention_heads": sizes.heads, "num_key_value_heads": sizes.key_heads}
-    return TimedModel("Mixtral", 8, {**shape, **heads})
+def _text(family: str, sizes: TextSizes) -> TimedModel:
+    tiny = replace(sizes, layers=2, width=32, heads=2, vocabulary=256, expert=64, key_heads=2)
+    return TimedModel(family, 8, (tiny, sizes))
 
 
 MODELS = {
-    "ResNet-50": TimedModel("ResNet", 128, {"depths": [3, 4, 6, 3]}),
-    "ResNet-101": TimedModel("ResNet", 128, {"depths": [3, 4, 23, 3]}),
-    "ViT-B": _vit(768, 12, 12),
-    "Swin-B": _swin(128, 4),
-    "ConvNeXt-B": _convnext(128),
-    "Swin-L": _swin(192, 6),
-    "ConvNeXt-L": _convnext(192),
-    "ViT-L": _vit(1024, 24, 16),
-    "GPT-2-670M": TimedModel("GPT2", 8, {"n_embd": 1536, "n_layer": 21, "n_head": 24}),
-    "GPT-2-1B": TimedModel("GPT2", 8, {"n_embd": 1792, "n_layer": 24, "n_head": 28}),
-    "MoE-8x0.1B": _mixture("8x0.1B"),
-    "MoE-8x0.3B": _mixture("8x0.3B"),
+    "ResNet-50": _images("bottleneck", 64, 3, 4, 6, 3),
+    "ResNet-101": _images("bottleneck", 64, 3, 4, 23, 3),
+    "ViT-B": _images("vit", 768, 12),
+    "Swin-B": _images("swin", 128, 2, 2, 18, 2),
+    "ConvNeXt-B": _images("convnext", 128, 3, 3, 27, 3),
+    "Swin-L": _images("swin", 192, 2, 2, 18, 2),
+    "ConvNeXt-L": _images("convnext", 192, 3, 3, 27, 3),
+    "ViT-L": _images("vit", 1024, 24),
+    "GPT-2-670M": _text("gpt2", TextSizes(21, 1536, 24, LENGTH, 50_257, dropout=0.1)),
+    "GPT-2-1B": _text("gpt2", TextSizes(24, 1792, 28, LENGTH, 50_257, dropout=0.1)),
+    "MoE-8x0.1B": _text("mixtral", MIXTURES["8x0.1B"]),
+    "MoE-8x0.3B": _text("mixtral", MIXTURES["8x0.3B"]),
 }
-
-
-@dataclass(frozen=True)
-class Measure:
-    """How to measure, the same for all models and optimizers."""
-
-    scale: str = SCALES[0]
-    device: str = "cpu"
-    steps: int = 20
-    warmup: int = 5
-    batch_size: int | None = None
-    bf16: bool = False
-    parallel: str | None = None
-
-    @property
-    def tiny(self) -> bool:
-        return self.scale == SCALES[0]
-
-    @property
-    def length(self) -> int:
-        return 16 if self.tiny else LENGTH
 
 
 def check(models: Sequence[str], names: Sequence[str], scale: str, parallel: str | None) -> None:
@@ -163,18 +127,22 @@ def _competitor(name: str) -> Competitor:
 
 
 def measure(
-    models: Sequence[str], names: Sequence[str], how: Measure, on_case: OnCase = lambda case: None
+    models: Sequence[str],
+    names: Sequence[str],
+    chosen: RunConfig,
+    warmup: int = WARMUP,
+    on_case: OnCase = lambda case: None,
 ) -> dict[str, Any]:
     """Every model with every optimizer, and the environment; a case that cannot be measured says why."""
-    check(models, names, how.scale, how.parallel)
+    check(models, names, chosen.scale, chosen.parallel)
     cases = []
-    with joined(how.parallel, how.device) as ranks:
+    with joined(chosen.parallel, chosen.device) as ranks:
         for model in models:
-            for case in _measure(model, names, how, ranks):
+            for case in _measure(model, names, chosen, warmup, ranks):
                 cases.append(case)
                 if ranks.rank == 0:
                     on_case(case)
-    return {"environment": describe(how.device), "cases": cases}
+    return {"environment": describe(chosen.device), "cases": cases}
 
 
 @dataclass(frozen=True)
@@ -186,27 +154,30 @@ class Sample:
     sizes: Mapping[str, float | None]
 
 
-def _measure(name: str, names: Sequence[str], how: Measure, ranks: Ranks = ALONE) -> list[dict[str, Any]]:
+def _measure(
+    name: str, names: Sequence[str], chosen: RunConfig, warmup: int, ranks: Ranks = ALONE
+) -> list[dict[str, Any]]:
     """A model's cases, one for each optimizer. Only one optimizer is in memory at a time, whose peak is measured."""
-    device = torch.device(ranks.device or how.device)
-    batch_size = how.batch_size or (2 if how.tiny else MODELS[name].batch_size)
+    device, tiny = torch.device(ranks.device or chosen.device), chosen.scale == SCALES[0]
+    batch_size = chosen.batch_size or (2 if tiny else MODELS[name].batch_size)
     samples: dict[str, list[Sample]] = {optimizer: [] for optimizer in names}
     errors: dict[str, str] = {}
-    rounds = min(ROUNDS, how.steps)
+    rounds = min(ROUNDS, chosen.steps)
     for i in range(rounds):
-        part = replace(how, steps=how.steps * (i + 1) // rounds - how.steps * i // rounds)
+        steps = chosen.steps * (i + 1) // rounds - chosen.steps * i // rounds
+        part = replace(chosen, steps=steps, batch_size=batch_size)
         for optimizer in [optimizer for optimizer in names if optimizer not in errors]:
             if device.type == "cuda":
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats(device)
             torch.manual_seed(0)
             try:
-                samples[optimizer].append(_train(MODELS[name], optimizer, part, ranks, device, batch_size))
+                samples[optimizer].append(_train(MODELS[name], optimizer, part, warmup, ranks, device))
             except torch.OutOfMemoryError:
                 errors[optimizer] = f"out of memory with a batch of {batch_size}"
-    common: dict[str, Any] = {"tiny": how.tiny, "batch_size": batch_size, "bf16": how.bf16, "steps": how.steps}
-    common |= {"parallel": how.parallel, "ranks": ranks.count}
-    tokens = batch_size * how.length if MODELS[name].text else None
+    common: dict[str, Any] = {"tiny": tiny, "batch_size": batch_size, "bf16": chosen.bf16, "steps": chosen.steps}
+    common |= {"parallel": chosen.parallel, "ranks": ranks.count}
+    tokens = batch_size * (TINY_LENGTH if tiny else LENGTH) if MODELS[name].text else None
     return [
         {"model": name, "optimizer": optimizer, **common}
         | ({"error": errors[optimizer]} if optimizer in errors else _pooled(samples[optimizer], tokens))
@@ -226,39 +197,40 @@ def _pooled(samples: Sequence[Sample], tokens: int | None) -> dict[str, Any]:
     }
 
 
-def _train(model: TimedModel, name: str, how: Measure, ranks: Ranks, device: torch.device, batch_size: int) -> Sample:
+def _train(model: TimedModel, name: str, chosen: RunConfig, warmup: int, ranks: Ranks, device: torch.device) -> Sample:
+    tiny = chosen.scale == SCALES[0]
     with device:  # a billion random weights take the CPU half a minute
-        net = model.build(how.tiny).to(device).train()
+        net = model.build(tiny).to(device).train()
     size = sum(p.numel() for p in net.parameters())
     forward = ranks.spread(net)
     rival = _competitor(name)
     settings = {**optimizers.defaults(rival.spec), "lr": 1e-6, **rival.settings}
     parameters: Any = by_role(net.parameters(), net) if rival.spec.by_role else net.parameters()
     optimizer = optimizers.build(rival.spec, parameters, settings)
-    inputs, labels = _batch(model, how, device, batch_size)
+    inputs, labels = _batch(model, tiny, device, chosen.batch_size)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, torch.bfloat16, enabled=how.bf16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=chosen.bf16):
             logits = forward(inputs).logits
             loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
         loss.backward()
         optimizer.step()
 
-    times = _timed(step, how.warmup, how.steps, device)
-    alone = _timed(optimizer.step, 1, how.steps, device)  # with the last gradients
-    values = [value for entry in optimizer.state.values() for value in entry.values()]
+    times = _timed(step, warmup, chosen.steps, device)
+    alone = _timed(optimizer.step, 1, chosen.steps, device)  # with the last gradients
     peaks = torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved
     peak, reserved = (most(device) / GB if device.type == "cuda" else None for most in peaks)
-    stored = sum(local(value).nbytes for value in values if isinstance(value, torch.Tensor))
+    stored = round(optimizers.state_bytes(optimizer) * sum(local(p).numel() for p in net.parameters()))
     return Sample(times, alone, {"parameters": size, "state_bytes": stored, "peak_gb": peak, "reserved_gb": reserved})
 
 
-def _batch(model: TimedModel, how: Measure, device: torch.device, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _batch(model: TimedModel, tiny: bool, device: torch.device, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     if model.text:
-        tokens = torch.randint(256 if how.tiny else 32000, (size, how.length), device=device)
+        shape = size, TINY_LENGTH if tiny else LENGTH
+        tokens = torch.randint(256 if tiny else 32000, shape, device=device)
         return tokens, tokens
-    pixels = 32 if how.tiny else 224
+    pixels = TINY_PIXELS if tiny else PIXELS
     return torch.randn(size, 3, pixels, pixels, device=device), torch.randint(CLASSES, (size,), device=device)
 
 
@@ -284,17 +256,17 @@ def cases(
     A case that could not be measured has the reason as "absent" (what it needs is not here) or "failed".
     """
     results: dict[Key, Mapping[str, Any]] = {}
-    how = Measure(chosen.scale, chosen.device, STEPS[chosen.scale], bf16=chosen.bf16)
+    chosen = replace(chosen, steps=STEPS[chosen.scale], parallel=None)
     for kind, gpus in dict.fromkeys((key[0], key[3]) for key in wanted):
         keys = [key for key in wanted if (key[0], key[3]) == (kind, gpus)]
         models, names = (list(dict.fromkeys(str(key[i]) for key in keys)) for i in (1, 2))
         try:
-            if not how.tiny and how.device == "cpu":
-                raise UsageError(f"at the scale {how.scale} these models are for a GPU: give --device cuda")
+            if chosen.scale != SCALES[0] and chosen.device == "cpu":
+                raise UsageError(f"at the scale {chosen.scale} these models are for a GPU: give --device cuda")
             if kind == "speed":
-                record = measure(models, names, how, on_case)
+                record = measure(models, names, chosen, on_case=on_case)
             else:
-                record = launch(models, names, replace(how, parallel="ddp"), _processes(gpus, how))
+                record = launch(models, names, replace(chosen, parallel="ddp"), _processes(gpus, chosen))
                 for case in record["cases"]:
                     on_case(case)
             results |= {(kind, case["model"], case["optimizer"], gpus): case for case in record["cases"]}
@@ -304,23 +276,23 @@ def cases(
     return results
 
 
-def _processes(gpus: int, how: Measure) -> int:
+def _processes(gpus: int, chosen: RunConfig) -> int:
     """How many processes stand for so many GPUs of the paper: an eighth on a CPU, at the scale "paper" as many."""
-    if how.device == "cpu":
+    if chosen.device == "cpu":
         return max(2, gpus // 8)
     there = torch.cuda.device_count()
-    needed = gpus if how.scale == SCALES[-1] else max(2, there * gpus // 32)
+    needed = gpus if chosen.scale == SCALES[-1] else max(2, there * gpus // 32)
     if there < needed:
         raise UsageError(f"it needs {needed} GPUs in one machine, and there {'is' if there == 1 else 'are'} {there}")
     return needed
 
 
-def launch(models: Sequence[str], names: Sequence[str], how: Measure, ranks: int) -> dict[str, Any]:
+def launch(models: Sequence[str], names: Sequence[str], chosen: RunConfig, ranks: int) -> dict[str, Any]:
     """`measure` among ranks that torchrun starts; the first writes its record to a file."""
-    check(models, names, how.scale, how.parallel)
+    check(models, names, chosen.scale, chosen.parallel)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "record.json"
-        task = {"models": list(models), "names": list(names), "how": asdict(how), "file": str(file)}
+        task = {"models": list(models), "names": list(names), "chosen": chosen.to_json(), "file": str(file)}
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         command = [*torchrun, "-m", "adan_bench.studies.speed", json.dumps(task)]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -336,7 +308,7 @@ def main() -> None:
     """One rank of `launch`."""
     task = json.loads(sys.argv[1])
     try:
-        record = measure(task["models"], task["names"], Measure(**task["how"]))
+        record = measure(task["models"], task["names"], RunConfig.from_json(task["chosen"]))
     except (UsageError, ConnectionError) as error:
         sys.exit(f"adan-bench: {error}")
     if os.environ["RANK"] == "0":

@@ -25,7 +25,7 @@ SCALES: dict[str, Callable[[int, int], float]] = {  # of a step, by the rows and
 NEWTON_SCHULZ = 3.4445, -4.7750, 2.0315
 
 
-class Muon(Rival):
+class Muon(Rival, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, ns_steps=5):
     """Muon (Jordan et al. 2024) on matrices, in `torch.optim.Muon`'s arithmetic, all matrices of one shape at once.
 
     A CUDA graph can hold its step; torch's makes one matrix after the other, with a rate from the host.
@@ -33,22 +33,12 @@ class Muon(Rival):
 
     STATE = ("momentum_buffer",)
 
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float | Tensor,
-        weight_decay: float,
-        momentum: float,
-        nesterov: bool,
-        ns_steps: int,
-        adjust_lr_fn: str,
-    ) -> None:
+    def __init__(self, params: Parameters, adjust_lr_fn: str, **settings: Any) -> None:
         if adjust_lr_fn not in SCALES:
             raise ValueError(f"adjust_lr_fn must be one of {', '.join(SCALES)}, got {adjust_lr_fn!r}")
-        if not isinstance(ns_steps, int) or ns_steps < 1:
-            raise ValueError(f"ns_steps must be a whole number from 1 on, got {ns_steps!r}")
-        own = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
-        super().__init__(params, own)
+        if not isinstance(settings["ns_steps"], int) or settings["ns_steps"] < 1:
+            raise ValueError(f"ns_steps must be a whole number from 1 on, got {settings['ns_steps']!r}")
+        super().__init__(params, **settings)
         self.scale = SCALES[adjust_lr_fn]
 
     def _update(self, parts: list[Cohort]) -> None:
@@ -93,10 +83,7 @@ class Composite(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for p, (role, matrices) in self.views.items():
             grads = [None] * len(matrices) if p.grad is None else role.matrices(p.grad)
             for matrix, grad in zip(matrices, grads, strict=True):
@@ -176,7 +163,8 @@ def _muon(
             others.append({**options, **rates, "params": left})
     if not hidden:
         raise UsageError("muon: the model has no hidden matrix; name some by Task(roles={'*.weight': 'matrix'})")
-    halves: list[Optimizer] = [Muon(hidden, lr, weight_decay, momentum, nesterov, ns_steps, adjust_lr_fn)]
+    own = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
+    halves: list[Optimizer] = [Muon(hidden, adjust_lr_fn, **own)]
     if others:
         capture = {"capturable": True} if capturable else {}
         halves.append(rest(others, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, **capture))

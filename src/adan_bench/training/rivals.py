@@ -8,6 +8,7 @@ AdaBelief reads the count of steps on the host.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -76,21 +77,27 @@ class Rival(Optimizer):
 
     The count is a tensor beside the parameters, one for all that have had the same gradients, so that a step is a few
     operations on lists of tensors and reads nothing back.
+    The keywords of a class are its settings with their defaults.
     """
 
     STATE: tuple[str, ...] = ()
+    SIGNATURE: inspect.Signature
 
-    def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
-        for name, value in defaults.items():
+    def __init_subclass__(cls, **defaults: Any) -> None:
+        settings = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=v) for n, v in defaults.items()]
+        params = inspect.Parameter("params", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        cls.__signature__ = cls.SIGNATURE = inspect.Signature([params, *settings])  # type: ignore[attr-defined]
+
+    def __init__(self, params: Parameters, **settings: Any) -> None:
+        given = self.SIGNATURE.bind(params, **settings)
+        given.apply_defaults()
+        for name, value in given.kwargs.items():
             _check(name, value)
-        super().__init__(params, defaults)
+        super().__init__(params, given.kwargs)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         parts = self._parts()
         for count in {id(part.count): part.count for part in parts}.values():
             count += 1
@@ -156,7 +163,7 @@ def _check_number(name: str, value: Any, below: float = math.inf) -> None:
         raise ValueError(f"{name} must be at least 0 and {limit}, got {value!r}")
 
 
-class Lamb(Rival):
+class Lamb(Rival, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0, always_adapt=True):
     """LAMB (arXiv:1904.00962, Algorithm 2): r = m̂ / (√v̂ + ε) + λθ;  θ ← θ − lr · (‖θ‖ / ‖r‖) · r for each tensor.
 
     always_adapt: False leaves tensors that do not decay without a trust ratio, as its authors' code does, and timm's
@@ -164,18 +171,6 @@ class Lamb(Rival):
     """
 
     STATE = ("exp_avg", "exp_avg_sq")
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        always_adapt: bool = True,
-    ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "always_adapt": always_adapt}
-        super().__init__(params, defaults)
 
     def _update(self, parts: list[Cohort]) -> None:
         for part in parts:
@@ -190,7 +185,7 @@ class Lamb(Rival):
             part.descend(updates)
 
 
-class AdaBelief(Rival):
+class AdaBelief(Rival, lr=1e-3, betas=(0.9, 0.999), eps=1e-16, weight_decay=0.0, weight_decouple=True):
     """AdaBelief (arXiv:2010.07468, Algorithm 2): s ← b2 s + (1 − b2)(g − m)² + ε;  θ ← θ − lr · m̂ / (√ŝ + ε).
 
     weight_decouple: decay apart from the moments, θ ← θ − lr · λθ; False: g ← g + λθ. Neither has the rectification of
@@ -198,18 +193,6 @@ class AdaBelief(Rival):
     """
 
     STATE = ("exp_avg", "exp_avg_sq")
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-16,
-        weight_decay: float = 0.0,
-        weight_decouple: bool = True,
-    ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**defaults, "weight_decouple": weight_decouple})
 
     def _update(self, parts: list[Cohort]) -> None:
         for part in parts:
@@ -225,25 +208,13 @@ class AdaBelief(Rival):
             part.descend(updates)
 
 
-class Padam(Rival):
+class Padam(Rival, lr=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, partial=0.25):
     """Padam (arXiv:1806.06763): v̂ = max(v̂, v);  θ ← θ − lr · (√(1 − b2ᵗ) / (1 − b1ᵗ)) · m / (√v̂ + ε)^2p.
 
     The bias corrections are those of its authors' code, the paper has none; decay is coupled: g ← g + λθ.
     """
 
     STATE = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float | Tensor = 0.1,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        partial: float = 0.25,
-    ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "partial": partial}
-        super().__init__(params, defaults)
 
     def _update(self, parts: list[Cohort]) -> None:
         for part in parts:
@@ -259,7 +230,7 @@ class Padam(Rival):
             part.descend(updates)
 
 
-class Adai(Rival):
+class Adai(Rival, lr=1.0, betas=(0.1, 0.99), eps=1e-3, weight_decay=0.0):
     """Adai (arXiv:2006.15815): the momentum of each weight is smaller where its gradients are larger.
 
     v ← b2 v + (1 − b2) g²;  b1 = clip(1 − (b0 / v̄) v̂, 0, 1 − ε), v̄ the mean of v̂ over all parameters;
@@ -267,16 +238,6 @@ class Adai(Rival):
     """
 
     STATE = ("exp_avg", "exp_avg_sq")
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float | Tensor = 1.0,
-        betas: tuple[float, float] = (0.1, 0.99),
-        eps: float = 1e-3,
-        weight_decay: float = 0.0,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def _update(self, parts: list[Cohort]) -> None:
         grads, corrected, sums = [], [], []

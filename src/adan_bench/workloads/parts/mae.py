@@ -93,11 +93,9 @@ class Classifier(nn.Module):
         nn.init.trunc_normal_(self.head.weight, std=2e-5)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, images: Tensor) -> Any:
-        from transformers.modeling_outputs import ImageClassifierOutput
-
-        tokens = self.vit(images).last_hidden_state
-        return ImageClassifierOutput(logits=self.head(self.norm(tokens[:, 1:].mean(1))))
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(self.vit(images).last_hidden_state[:, 1:].mean(1)))
+        return logits
 
 
 def cifar_mae(context: Context) -> Task:
