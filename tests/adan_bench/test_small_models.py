@@ -181,9 +181,9 @@ def test_trials_of_python_source_see_no_test_file(tmp_path: Path, monkeypatch: p
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text, encoding="utf-8")
     monkeypatch.setattr(installed, "library_files", lambda: [*paths, tmp_path / "nowhere.py"])
-    installed.python_source.cache_clear()
+    installed.as_bytes.cache_clear()
     try:
-        splits, note = installed.python_source(whole=False)
+        splits, note = installed.as_bytes(None, False)
         assert note.startswith("60 files of Python source")
         parts = {name: set(bytes(split.tolist()).decode().split("\0")) for name, split in splits.items()}
         assert sum(map(len, parts.values())) == 60
@@ -196,7 +196,7 @@ def test_trials_of_python_source_see_no_test_file(tmp_path: Path, monkeypatch: p
             seen = prepared(task, 0, "cpu")
             assert all(bytes(row.tolist()) in bytes(splits["train"].tolist()) for row in seen)
     finally:
-        installed.python_source.cache_clear()
+        installed.as_bytes.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["english-bert", "bert-pretrain", "gpt2-code", "deepgcn", "cora-deepgcn", "glue-cola"])

@@ -204,7 +204,7 @@ def test_speed_writes_its_record_after_every_case(bench: Any, tmp_path: Path, mo
 
     seen: list[int] = []
 
-    def measured(models: Any, names: Any, how: Any, on_case: Any) -> dict[str, Any]:
+    def measured(models: Any, names: Any, how: Any, warmup: int, on_case: Any) -> dict[str, Any]:
         cases = [{"model": "m", "optimizer": name, "step_ms": 1.5} for name in names]
         for case in cases:
             on_case(case)
