@@ -1,7 +1,6 @@
 """Statistics of the results page: differences over seeds and searches, Holm's correction, one number over families.
 
-For a mean, the variance of a bootstrap with infinitely many draws is known, so nothing is drawn here; `recompute.py`
-draws.
+Nothing is drawn at random.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +20,24 @@ from adan_bench.records.stats import LEVEL, MIN_SEEDS, Interval
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with the variance of its error, and the degrees of freedom of that; n: the fewest seeds of a search."""
+    """A mean with the variance of its error, and the degrees of freedom of that; n: the fewest seeds of a search.
+
+    pooled: whether that variance is one over all optimizers of a workload, so that two of them have it in common.
+    """
 
     n: int
     mean: float
     variance: float
     freedom: float
+    pooled: bool = False
 
     def __sub__(self, other: Estimate) -> Estimate:
         """The difference of two independent means; with one search of each, that of Welch's test."""
         variance = self.variance + other.variance
         parts = self.variance**2 / self.freedom + other.variance**2 / other.freedom
         freedom = variance**2 / parts if parts else self.freedom + other.freedom
+        if self.pooled and other.pooled:
+            freedom = min(self.freedom, other.freedom)
         return Estimate(min(self.n, other.n), self.mean - other.mean, variance, freedom)
 
     @property
@@ -51,18 +56,24 @@ class Estimate:
         return Interval(self.n, self.mean, self.mean - half, self.mean + half)
 
 
-def estimate(*searches: Sequence[float]) -> Estimate:
-    """The mean over searches of the mean over the seeds of each.
+def estimate(*searches: Sequence[float], spread: tuple[float, int] | None = None) -> Estimate:
+    """The mean over searches of the mean over the seeds of each; its error is that of the seeds if there is one search.
 
-    Its variance is that of a bootstrap which draws searches, then seeds of these; of one search, seeds alone. Both
-    levels have the factor n / (n - 1) that a bootstrap of few values lacks. The degrees of freedom are those of the
-    seeds: two searches show whether they agree, but hardly how far a third would be.
+    spread: of the means of searches, over all optimizers of a workload (`spread_of`): two searches of one optimizer
+    hardly say how far a third would be. It holds the error of the seeds, and is never taken to be less.
     """
     means, m = [statistics.fmean(values) for values in searches], len(searches)
     errors = [statistics.variance(values) / len(values) if len(values) > 1 else 0.0 for values in searches]
-    between = statistics.variance(means) if m > 1 else 0.0
-    freedom = max(1, sum(len(values) - 1 for values in searches))
-    return Estimate(min(map(len, searches)), statistics.fmean(means), (between + statistics.fmean(errors)) / m, freedom)
+    variance, freedom = (spread or spread_of([searches])) if m > 1 else (0.0, max(1, len(searches[0]) - 1))
+    variance = max(variance, statistics.fmean(errors)) / m
+    return Estimate(min(map(len, searches)), statistics.fmean(means), variance, freedom, pooled=m > 1)
+
+
+def spread_of(optimizers: Sequence[Sequence[Sequence[float]]]) -> tuple[float, int]:
+    """The variance of the means of searches around their optimizer's mean, and its degrees of freedom."""
+    means = [[statistics.fmean(values) for values in searches] for searches in optimizers if len(searches) > 1]
+    freedom = sum(len(own) - 1 for own in means)
+    return sum(statistics.variance(own) * (len(own) - 1) for own in means) / freedom, freedom
 
 
 def holm(p_values: Sequence[float]) -> list[int]:
@@ -120,27 +131,31 @@ def random_effects(effects: Sequence[tuple[float, float]]) -> FamilySummary:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """A fit of a + b·T^−c to losses after T steps, one per length: their squares around it, and its slope at each."""
+    """A fit of a + b·T^−c to losses after T steps, one per length.
+
+    errors: the standard deviation of each loss, up to a common factor: runs of few steps scatter more. squares: of the
+    deviations from the fit, each divided by that of its error.
+    """
 
     a: float
     b: float
     c: float
     squares: float
-    slopes: NDArray[np.float64]
+    errors: Mapping[int, float]
 
     @classmethod
-    def of(cls, losses: Mapping[int, float]) -> PowerLaw:
-        lengths, y = np.array([*losses], float), np.array([*losses.values()])
+    def of(cls, losses: Mapping[int, float], errors: Mapping[int, float]) -> PowerLaw:
+        lengths, y, sigma = (np.array([*of], float) for of in (losses, losses.values(), map(errors.get, losses)))
 
         def line(c: float) -> tuple[float, float, float]:
             """The best line through the losses over T^−c: the sum of squares around it, a and b."""
-            b, a = statistics.linear_regression(x := lengths**-c, y)
-            return float(((a + b * x - y) ** 2).sum()), a, b
+            columns = np.stack([np.ones(len(y)), lengths**-c], 1)
+            a, b = np.linalg.lstsq(columns / sigma[:, None], y / sigma)[0]
+            return float((((a + b * columns[:, 1] - y) / sigma) ** 2).sum()), a, b
 
         c = float(minimize_scalar(lambda c: line(c)[0], bounds=(0.01, 3), method="bounded", options={"xatol": 1e-9}).x)
         squares, a, b = line(c)
-        law = cls(a, b, c, squares, np.empty(0))
-        return replace(law, slopes=np.array([law.slope(steps) for steps in losses]))
+        return cls(float(a), float(b), c, squares, errors)
 
     def loss(self, steps: float) -> float:
         return float(self.a + self.b * steps**-self.c)
@@ -154,24 +169,24 @@ class PowerLaw:
         x = steps**-self.c
         return np.array([1.0, x, -self.b * x * math.log(steps)])
 
-    def error(self, steps: float) -> float:
-        """The variance of the loss after some steps, for losses of variance one."""
-        slope = self.slope(steps)
-        return float(slope @ np.linalg.solve(self.slopes.T @ self.slopes, slope))
+    def variance(self, steps: float) -> float:
+        """Of the loss after some steps, with the same factor as the errors."""
+        slope, weighted = self.slope(steps), np.array([self.slope(at) / error for at, error in self.errors.items()])
+        return float(slope @ np.linalg.solve(weighted.T @ weighted, slope))
 
 
 def steps_ratio(ours: PowerLaw, theirs: PowerLaw, at: int, every: Sequence[PowerLaw]) -> Interval:
     """The steps that one needs for the other's loss after `at` of them, divided by these.
 
-    every: fits that share a variance of lengths' means, of seeds and of searches alike: what they leave says how large.
-    The interval is by the first derivative of the logarithm.
+    every: fits whose errors have one factor, of seeds and of searches alike: what they leave says how large it is. The
+    interval is by the first derivative of the logarithm.
     """
-    freedom = sum(len(law.slopes) - 3 for law in every)
+    freedom = sum(len(law.errors) - 3 for law in every)
     steps = ours.steps(theirs.loss(at))
     if not freedom or not math.isfinite(steps):
-        return Interval(len(ours.slopes), steps / at, None, None)
-    variance = sum(law.squares for law in every) / freedom * (ours.error(steps) + theirs.error(at))
+        return Interval(len(ours.errors), steps / at, None, None)
+    variance = sum(law.squares for law in every) / freedom * (ours.variance(steps) + theirs.variance(at))
     per_step = ours.b * ours.c * steps**-ours.c  # of the loss, per logarithm of steps
     half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance) / per_step
     ratio = steps / at
-    return Interval(len(ours.slopes), ratio, ratio * math.exp(-half), ratio * math.exp(half))
+    return Interval(len(ours.errors), ratio, ratio * math.exp(-half), ratio * math.exp(half))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping
 
 from common import table
@@ -21,23 +23,24 @@ def rungs(stored: Stored, name: str) -> dict[str, dict[int, SeedGroup]]:
     return found
 
 
-def law(own: Rungs) -> PowerLaw:
-    return PowerLaw.of({steps: group.result.mean for steps, group in own.items()})
+def laws(own: Mapping[str, Rungs]) -> dict[str, PowerLaw]:
+    """The fits of all optimizers, nothing where there are too few lengths; at each, all have the same error."""
+    lengths = {steps for ladder in own.values() for steps in ladder}
+    found = {steps: [ladder[steps].result for ladder in own.values() if steps in ladder] for steps in sorted(lengths)}
+    errors = {steps: math.sqrt(statistics.fmean(r.variance for r in results)) for steps, results in found.items()}
+    complete = len(lengths) > 3 and all(len(results) == len(own) for results in found.values())
+    means = {name: {steps: group.result.mean for steps, group in ladder.items()} for name, ladder in own.items()}
+    return {name: PowerLaw.of(of, errors) for name, of in means.items()} if complete else {}
 
 
 def ladders(stored: Stored) -> str:
     """A table per ladder of which enough is stored to fit: losses by length, and the ratios of steps at equal loss."""
     every = {row["label"].partition(", ")[0]: rungs(stored, row.get("ladder", "")) for row in DATA["field"]}
-    return "\n\n".join(_table(own) for own in every.values() if _complete(own))
+    return "\n\n".join(_table(own, fits) for own in every.values() if (fits := laws(own)))
 
 
-def _complete(own: Mapping[str, Rungs]) -> bool:
-    lengths = [set(ladder) for ladder in own.values()]
-    return {"adan", "adamw"} <= own.keys() and len(lengths[0]) > 3 and all(other == lengths[0] for other in lengths)
-
-
-def _table(own: Mapping[str, Rungs]) -> str:
-    unit, laws = unit_of(next(iter(own["adan"].values())).first), {name: law(ladder) for name, ladder in own.items()}
+def _table(own: Mapping[str, Rungs], fits: Mapping[str, PowerLaw]) -> str:
+    unit = unit_of(next(iter(own["adan"].values())).first)
     names = sorted(own, key=["adan", "adamw", *own].index)
     rivals = [name for name in names if name != "adamw"]
     head = [f"steps: {unit.name} ↓", *(NAMES[name] for name in names)]
@@ -45,10 +48,11 @@ def _table(own: Mapping[str, Rungs]) -> str:
     lines = []
     for steps in own["adamw"]:
         cells = [f"{unit.spread(own[name][steps].final())} ({_chosen(own[name][steps])})" for name in names]
-        lines.append([f"{steps:,}", *cells, *(_ratio(laws, name, steps) for name in rivals)])
-    fits = ", ".join(f"{NAMES[name]} {fit.a:.3f} + {fit.b:.3g}·T^−{fit.c:.3f}" for name, fit in laws.items())
+        lines.append([f"{steps:,}", *cells, *(_ratio(fits, name, steps) for name in rivals)])
+    said = ", ".join(f"{NAMES[name]} {fit.a:.3f} + {fit.b:.3g}·T^−{fit.c:.3f}" for name, fit in fits.items())
     seeds = "/".join(dict.fromkeys(str(group.n) for ladder in own.values() for group in ladder.values()))
-    return f"{table(head, lines)}\n\nFits of the loss after T steps: {fits}; {seeds} seeds per length."
+    text = f"Fits of the loss after T steps: {said}; {seeds} seeds per length. †: beyond the lengths run."
+    return f"{table(head, lines)}\n\n{text}"
 
 
 def _chosen(group: SeedGroup) -> str:
@@ -57,6 +61,9 @@ def _chosen(group: SeedGroup) -> str:
     return f"lr {group.settings['lr']:.2g}, b1 {b1:g}"
 
 
-def _ratio(laws: Mapping[str, PowerLaw], name: str, steps: int) -> str:
-    found = steps_ratio(laws[name], laws["adamw"], steps, [*laws.values()])
-    return f"×{found.mean:.2f}" + (f" [{found.low:.2f}, {found.high:.2f}]" if found.low is not None else "")
+def _ratio(fits: Mapping[str, PowerLaw], name: str, steps: int) -> str:
+    """With its interval, and a dagger where the steps are outside the lengths that were run."""
+    found = steps_ratio(fits[name], fits["adamw"], steps, [*fits.values()])
+    inside = min(fits[name].errors) <= steps * found.mean <= max(fits[name].errors)
+    interval = f" [{found.low:.2f}, {found.high:.2f}]" if found.low is not None else ""
+    return f"×{found.mean:.2f}{'' if inside else '†'}{interval}"

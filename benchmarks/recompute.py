@@ -14,13 +14,12 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import curve_fit
-from scipy.stats import t, ttest_ind
+from scipy.stats import sem, t, ttest_ind
 
 ROOT = Path(__file__).resolve().parent.parent
 FEWEST = 3  # seeds; with fewer nothing is compared
@@ -204,7 +203,9 @@ def field() -> dict[str, list[RawRival]]:
                 rivals.append(RawRival(first, [of for of in values if of], lost["run"], trials))
         sign = -1 if rivals and rivals[0].first.higher_is_better else 1
         if any(rival.first.optimizer == "adamw" for rival in rivals):
-            found[row["label"]] = sorted(rivals, key=lambda rival: (rival.diverged > 0, sign * _drawn(rival)[0]))
+            found[row["label"]] = sorted(
+                rivals, key=lambda rival: (rival.diverged > 0, sign * np.mean([np.mean(own) for own in rival.searches]))
+            )
     return found
 
 
@@ -214,29 +215,24 @@ def against_adamw() -> list[tuple[str, RawRival, RawRival]]:
     return [(label, own["adamw"], own[name]) for label, own in named.items() for name in own if name != "adamw"]
 
 
-def _drawn(rival: RawRival, error: Callable[[float], float] = float) -> tuple[float, float, float]:
-    """The mean of all draws of searches, then of their seeds, its variance over these and its degrees of freedom.
-
-    Deviations are stretched by √(n / (n − 1)), so that those of few values have the variance of the population.
-    """
-
-    def stretched(values: Any) -> Any:
-        return np.mean(values) + np.sqrt(len(values) / max(1, len(values) - 1)) * (values - np.mean(values))
-
+def _estimated(rival: RawRival, error: Callable[[float], float] = float) -> tuple[float, float, float]:
+    """The mean, the variance of its error and the degrees of freedom of that."""
     seeds = [np.array([error(value) for value in values]) for values in rival.searches]
-    means, errors = (
-        stretched(np.array([own.mean() for own in seeds])),
-        [np.var(stretched(own)) / len(own) for own in seeds],
-    )
-    draws = list(product(range(len(seeds)), repeat=len(seeds)))
-    between = np.var([np.mean([means[i] for i in draw]) for draw in draws])
-    within = np.mean([np.sum([errors[i] for i in draw]) / len(draw) ** 2 for draw in draws])
-    return float(means.mean()), float(between + within), sum(len(own) - 1 for own in seeds)
+    least = float(np.mean([np.square(sem(own)) if own[1:].size else 0 for own in seeds]))
+    mean = float(np.mean([own.mean() for own in seeds]))
+    if len(seeds) == 1:
+        return mean, least, len(seeds[0]) - 1
+    # half the squared difference of two searches, over all optimizers of the workload that have two
+    (own,) = (own for own in field().values() if rival in own) if error is float else ([rival],)
+    pairs = [[np.mean([error(v) for v in part]) for part in other.searches] for other in own if other.searches[1:]]
+    return mean, max(least, float(np.mean([(a - b) ** 2 / 2 for a, b in pairs]))) / 2, len(pairs)
 
 
 def _minus(a: RawRival, b: RawRival) -> tuple[float, float, float]:
-    (mean_a, of_a, freedom_a), (mean_b, of_b, freedom_b) = _drawn(a), _drawn(b)
-    return mean_a - mean_b, of_a + of_b, (of_a + of_b) ** 2 / (of_a**2 / freedom_a + of_b**2 / freedom_b)
+    (mean_a, of_a, freedom_a), (mean_b, of_b, freedom_b) = _estimated(a), _estimated(b)
+    freedom = (of_a + of_b) ** 2 / (of_a**2 / freedom_a + of_b**2 / freedom_b)
+    both = a.searches[1:] and b.searches[1:]
+    return mean_a - mean_b, of_a + of_b, min(freedom_a, freedom_b) if both else freedom
 
 
 def field_rows() -> Iterator[list[str]]:
@@ -246,11 +242,11 @@ def field_rows() -> Iterator[list[str]]:
         gap, variance, freedom = _minus(rival, adamw)
         half = t.isf(0.025 / left, freedom) * math.sqrt(variance)
         said = _said(rival, adamw, gap, gap - half, gap + half)
-        once = " in one search" if len(rival.searches) == 1 and not said.endswith("not significant") else ""
+        once = " (one search)" if len(rival.searches) == 1 and not said.endswith("not significant") else ""
         differences[label, rival.first.optimizer] = said + once
     for label, own in field().items():
         for rival in own:
-            unit, (mean, variance, freedom) = _unit(rival.first), _drawn(rival)
+            unit, (mean, variance, freedom) = _unit(rival.first), _estimated(rival)
             values = [unit.get("factor", 1) * v for v in (mean, t.isf(0.025, freedom) * math.sqrt(variance))]
             result = " ± ".join(f"{value:,.{unit.get('digits', 4)}f}" for value in values)
             lost, name = f" ({rival.diverged} diverged)" if rival.diverged else "", rival.first.optimizer
@@ -266,9 +262,9 @@ def field_rows() -> Iterator[list[str]]:
 def steps(label: str, loss: float) -> list[str]:
     """The steps that AdamW needs for a loss, where a ladder of its lengths is stored."""
     (name,) = (row.get("ladder", "") for row in PAGE["field"] if row["label"] == label)
-    if len(lengths := ladder(name).get("adamw", {})) < 4:
+    if len(lengths := (own := ladder(name)).get("adamw", {})) < 4:
         return []
-    needed = _needed(_fit(lengths), loss)
+    needed = _needed(_fit(own, "adamw"), loss)
     side = "below" if needed < min(lengths) else "above" if needed > max(lengths) else ""
     return [f"{side} {(min if side == 'below' else max)(lengths):,.0f}" if side else f"{float(f'{needed:.3g}'):,.0f}"]
 
@@ -287,11 +283,13 @@ def ladder(name: str) -> dict[str, dict[int, list[float]]]:
     return found
 
 
-def _fit(lengths: dict[int, list[float]]) -> Any:
-    """a, b and c of a + b·(T / 1000)^−c."""
-    x, y = np.transpose([(steps / 1000, np.mean(values)) for steps, values in lengths.items()])
+def _fit(ladder: dict[str, dict[int, list[float]]], name: str) -> Any:
+    """a, b and c of a + b·(T / 1000)^−c; lengths count by the scatter of seeds there, over all optimizers."""
+    lengths = sorted(ladder[name])
+    sigma = [math.sqrt(np.mean([np.var(own[steps], ddof=1) for own in ladder.values()])) for steps in lengths]
+    x, y = np.array(lengths) / 1000, np.array([np.mean(ladder[name][steps]) for steps in lengths])
     start = (y.min() / 2, y.max() / 2, 0.5)
-    return curve_fit(lambda t, a, b, c: a + b * t**-c, x, y, start, maxfev=10_000, xtol=1e-12, ftol=1e-12)[0]
+    return curve_fit(lambda t, a, b, c: a + b * t**-c, x, y, start, sigma, maxfev=10_000, xtol=1e-12, ftol=1e-12)[0]
 
 
 def _needed(fit: Any, loss: float) -> float:
@@ -302,7 +300,7 @@ def _needed(fit: Any, loss: float) -> float:
 def ladder_rows() -> Iterator[list[str]]:
     """For each length: the means, and the ratios of steps at AdamW's loss; the latter without their intervals."""
     for own in filter(None, (ladder(row.get("ladder", "")) for row in PAGE["field"])):
-        names, fits = sorted(own, key=["adan", "adamw", *own].index), {name: _fit(own[name]) for name in own}
+        names, fits = sorted(own, key=["adan", "adamw", *own].index), {name: _fit(own, name) for name in own}
         a, b, c = fits["adamw"]
         for steps in sorted(own["adamw"]):
             loss = a + b * (steps / 1000) ** -c
@@ -326,7 +324,7 @@ def families() -> Iterator[list[str]]:
     kinds: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for label, theirs, ours in pairs:
         error = ERRORS.get(ours.first.metric, lambda value: 1 - value)
-        (mean, of_mean, _), (base_mean, of_base, _) = _drawn(ours, error), _drawn(theirs, error)
+        (mean, of_mean, _), (base_mean, of_base, _) = _estimated(ours, error), _estimated(theirs, error)
         effect = math.log(mean / base_mean), of_mean / mean**2 + of_base / base_mean**2
         kind = kinds.setdefault(PAGE["errors"][_unit(ours.first).get("axis", "loss")], {})
         model = label.split(",")[0]
@@ -365,7 +363,7 @@ def differences() -> list[str]:
     shown = [[line[0].split(": ")[0], *line[1:-3], line[-3].split(" (of ")[0], line[-2]] for line in shown]
     of_field = [line for line in _tables(text, "field") if line[2] != "no seed finished"]
     shown += [[*line[1:5], *line[7:]] for line in of_field]
-    rungs = [[re.split(" ± | \\[", cell)[0] for cell in line] for line in _tables(text, "ladder")]
+    rungs = [[re.split(r" ± |†| \[", cell)[0] for cell in line] for line in _tables(text, "ladder")]
     pages = [*shown, *rungs, *_tables(text, "families")]
     records = [*rows(), *field_rows(), *ladder_rows(), *families()]
     pairs = [

@@ -258,9 +258,7 @@ def families(stored: Stored) -> str:
 def families_in_short(stored: Stored) -> str:
     means = [summary(found).mean for found in by_family(stored).values()]
     error, loss = (f"{percent(mean.mean)} ({percent(mean.low, mean.high)})" for mean in means)
-    return (
-        f"Over families of models, each counted once, Adan's error differs from AdamW's by {error}, its loss by {loss}."
-    )
+    return f"Over families of models, Adan's classification error differs from AdamW's by {error}, its loss by {loss}."
 
 
 def words(settings: Mapping[str, Any]) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from common import ROOT
-from inference import Estimate, estimate
+from inference import Estimate, estimate, spread_of
 
 from adan_bench.config import RunRecord
 from adan_bench.records.archive import read_archive
@@ -121,13 +121,14 @@ class Contestant:
     """An optimizer of a study of the field.
 
     groups: its reported runs, one group per search of which some finished; diverged: how many did, of all searches.
-    trials: those that confirm the best included.
+    trials: those that confirm the best included. spread: of searches, over the optimizers of the workload.
     """
 
     optimizer: str
     groups: Sequence[SeedGroup]
     diverged: int
     trials: Sequence[RunRecord]
+    spread: tuple[float, int] | None = None
 
     @property
     def runs(self) -> list[RunRecord]:
@@ -135,7 +136,12 @@ class Contestant:
 
     @cached_property
     def result(self) -> Estimate:
-        return estimate(*(list(group.by_seed().values()) for group in self.groups))
+        return estimate(*self.searches, spread=self.spread)
+
+    @property
+    def searches(self) -> list[list[float]]:
+        """The results of each."""
+        return [list(group.by_seed().values()) for group in self.groups]
 
     def minus(self, other: Contestant, comparisons: int = 1) -> Verdict:
         gap = (self.result - other.result).interval(comparisons)
@@ -154,6 +160,8 @@ def rivals(searches: Sequence[StoredStudy]) -> list[Contestant]:
         sign = -1 if rival.groups and rival.groups[0].higher else 1
         return not rival.groups, rival.diverged > 0, sign * rival.result.mean if rival.groups else 0.0
 
+    if several := [rival.searches for rival in found if len(rival.groups) > 1]:
+        found = [replace(rival, spread=spread_of(several)) for rival in found]
     return sorted(found, key=order)
 
 

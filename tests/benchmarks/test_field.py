@@ -5,7 +5,7 @@ import random
 import re
 from dataclasses import replace
 from itertools import product
-from statistics import fmean, pvariance
+from statistics import fmean
 
 import field
 import ladder
@@ -16,7 +16,7 @@ import recompute
 import results_details as details
 import results_page as results
 import stored
-from inference import PowerLaw, estimate, holm, random_effects, steps_ratio
+from inference import PowerLaw, estimate, holm, random_effects, spread_of, steps_ratio
 from scipy.stats import ttest_ind
 
 from adan_bench.config import Origin
@@ -40,41 +40,25 @@ def test_one_search_gives_welchs_test():
     assert (estimate([1.0, 2.0]) - estimate(a)).p == 1
 
 
-def test_two_searches_have_the_variance_of_a_bootstrap():
-    """That draws searches, then seeds, from deviations that are stretched as those of few values have to be."""
-    searches, rng = ([0.1, 0.3, 0.2, 0.6, 0.4], [0.5, 0.4, 0.9, 0.7, 0.8]), random.Random(0)
-    means = [fmean(own) for own in searches]
-    center, draws = fmean(means), []
-    for _ in range(20_000):
-        drawn = []
-        for mean, own in rng.choices([*zip(means, searches, strict=True)], k=2):
-            at = center + math.sqrt(2 / 1) * (mean - center)
-            drawn.append(at + math.sqrt(5 / 4) * fmean(value - mean for value in rng.choices(own, k=5)))
-        draws.append(fmean(drawn))
-    found = estimate(*searches)
-    assert found.mean == pytest.approx(center)
-    assert found.variance == pytest.approx(pvariance(draws), rel=0.03)
-
-
 def test_searches_that_differ_widen_the_interval():
     seeds = [0.1, 0.3, 0.2, 0.6, 0.4]
     alike, apart = estimate(seeds, seeds), estimate(seeds, [value + 0.5 for value in seeds])
-    assert alike.variance < estimate(seeds).variance
-    assert apart.interval().half > 2 * alike.interval().half
+    assert alike.variance == pytest.approx(estimate(seeds).variance / 2)  # no less than that of the seeds
+    assert apart.variance == pytest.approx(0.5**2 / 4)
+    assert spread_of([[seeds, seeds], [seeds, [value + 0.5 for value in seeds]], [seeds]]) == pytest.approx((0.0625, 2))
 
 
-@pytest.mark.parametrize(("search", "covered"), [(0.0, 0.98), (1.0, 0.9), (20.0, 0.86)])
-def test_how_often_intervals_of_two_searches_hold_the_truth(search, covered):
-    """As the protocol says, with seeds of standard deviation 1: too rarely where searches differ by much more."""
-    rng = random.Random(0)
-
-    def result():
-        centers = [rng.gauss(0, search) for _ in range(2)]
-        return estimate(*([center + rng.gauss(0, 1) for _ in range(5)] for center in centers))
-
-    held = [gap.low <= 0 <= gap.high for gap in ((result() - result()).interval() for _ in range(1_500))]
-    assert fmean(held) == pytest.approx(covered, abs=0.02)
-    assert f"{covered:.0%}" in (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("search", [0.0, 1.0, 20.0])
+def test_how_often_intervals_of_two_searches_hold_the_truth(search):
+    """As the protocol says: 95% and more at the uncorrected level, and at that of a page of 40 rows."""
+    rng, found = random.Random(0), []
+    for _ in range(1_500):
+        centers = [[rng.gauss(0, search) for _ in range(2)] for _ in range(9)]
+        nine = [[[center + rng.gauss(0, 1) for _ in range(5)] for center in own] for own in centers]
+        found.append(estimate(*nine[0], spread=spread_of(nine)) - estimate(*nine[1], spread=spread_of(nine)))
+    held = [[gap.low <= 0 <= gap.high for gap in (one.interval(rows) for one in found)] for rows in (1, 40)]
+    assert 0.935 <= fmean(held[0]) <= 0.99
+    assert 0.997 <= fmean(held[1]) <= 1
 
 
 def test_holm_corrects_for_what_is_left():
@@ -97,21 +81,25 @@ def test_random_effects_of_the_thirteen_trials_of_bcg():
 
 
 def test_a_fit_over_lengths_gives_the_steps_for_a_loss():
-    law = PowerLaw.of({t: 0.5 + 20 * t**-0.6 for t in LENGTHS})
+    law = PowerLaw.of({t: 0.5 + 20 * t**-0.6 for t in LENGTHS}, dict.fromkeys(LENGTHS, 1.0))
     assert (law.a, law.b, law.c) == pytest.approx((0.5, 20, 0.6), rel=1e-3)
     assert law.steps(0.5 + 20 * 3_000**-0.6) == pytest.approx(3_000, rel=1e-4)
     assert law.steps(0.49) == math.inf
 
 
-def test_intervals_of_ratios_of_steps_hold_the_truth():
+@pytest.mark.parametrize("falls", [0, 1])
+def test_intervals_of_ratios_of_steps_hold_the_truth(falls):
+    """Where errors are the same at all lengths, and where they fall as 1 / T."""
     rng, held, truth = np.random.default_rng(0), [], (36 / 40) ** (1 / 0.6)
-    for _ in range(100):
-        laws = [PowerLaw.of({t: 0.5 + b * t**-0.6 + rng.normal(0, 0.0015) for t in LENGTHS}) for b in (40, 36, 30)]
-        found = steps_ratio(laws[1], laws[0], 8_000, laws)
-        assert found.mean == pytest.approx(truth, abs=0.1)
+    errors = {t: 0.002 * (2_000 / t) ** falls for t in LENGTHS}
+    for at in [*LENGTHS] * 60:
+        noisy = [{t: 0.5 + b * t**-0.6 + rng.normal(0, errors[t]) for t in LENGTHS} for b in (40, 36, 30)]
+        laws = [PowerLaw.of(losses, errors) for losses in noisy]
+        found = steps_ratio(laws[1], laws[0], at, laws)
+        assert found.mean == pytest.approx(truth, abs=0.15)
         held.append(found.low <= truth <= found.high)
-    assert 0.88 <= np.mean(held) < 1  # 95% of them, and not because they are wide
-    alone = steps_ratio(laws[1], PowerLaw.of({t: 0.4 + t**-0.6 for t in LENGTHS}), 8_000, laws)
+    assert 0.91 <= np.mean(held) <= 0.98
+    alone = steps_ratio(laws[1], PowerLaw.of({t: 0.4 + t**-0.6 for t in LENGTHS}, errors), 8_000, laws)
     assert (alone.mean, alone.low) == (math.inf, None)
 
 
@@ -158,8 +146,8 @@ def with_field(studies, tmp_path, monkeypatch):
         (stored.NEWER / f"{study}.jsonl").write_text(pack(records), encoding="utf-8")
 
     def ladder():
-        """Studies of four lengths; Adan needs 0.9 times AdamW's steps for a loss, Muon half."""
-        for t, (name, share) in product(LENGTHS[:4], {"adamw": 1, "adan": 0.9, "muon": 0.5}.items()):
+        """Studies of four lengths; Adan needs 0.9 times AdamW's steps for a loss, Muon 0.6 times."""
+        for t, (name, share) in product(LENGTHS[:4], {"adamw": 1, "adan": 0.9, "muon": 0.6}.items()):
             loss = 0.6 + (t / share / 200) ** -0.55
             made = {"steps": t, "role": "run", "lr": 0.001}
             runs = [record(f"ladder-gpt-{t}", name, f"seed-{i}", loss + 1e-4 * i, seed=i, **made) for i in range(3)]
@@ -200,26 +188,24 @@ def test_a_search_of_the_field(with_field, tmp_path, monkeypatch):
     head, rows = lines(text)
     assert [*rows] == ["Muon", "Adan", "AdamW", "Lion", "SOAP"]
     assert [row[0] for row in rows.values()] == ["1", "2", "3", "4", "5"]
-    assert rows["Muon"][3].endswith(": better in one search")
-    assert rows["SOAP"][3].endswith(": worse in one search")
+    assert rows["Muon"][3].endswith(": better (one search)")
+    assert rows["SOAP"][3].endswith(": worse (one search)")
     assert rows["Lion"][3].endswith(": not significant")
     assert rows["AdamW"][3] == ""
     assert {row[4] for row in rows.values()} == {"16 (1 diverged)"}
-    assert {name: row[5] for name, row in rows.items() if name != "Lion"} == {
-        **dict.fromkeys(("Muon", "Adan", "AdamW"), "2,000 steps, 60 s"),
-        "SOAP": "not reached",
+    assert {name: row[5] for name, row in rows.items()} == {
+        **dict.fromkeys(("Muon", "Adan"), "2,000 steps"),
+        **dict.fromkeys(("AdamW", "Lion", "SOAP"), ""),
     }
     assert rows["Adan"][6] == "8.0"
     assert len(head) == 7
     assert "| **2** | **Adan** |" in text
-    facts = "near an end of its range is the rate of Lion; up to 7 runs at a time on one NVIDIA H200, so that"
-    assert f"One search, 5 seeds; {facts} seconds say little." in text
+    assert "One search, 5 seeds; near an end of its range is the rate of Lion; NVIDIA H200." in text
     short = field.field_in_short(known)
     cells = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in short.splitlines()]
-    assert cells[0] == ["", "GPT, 10.9 M, 2,000 steps: loss minus AdamW's", "steps to AdamW's result"]
+    assert cells[0] == ["", "GPT, 10.9 M, 2,000 steps: loss minus AdamW's"]
     assert [line[0] for line in cells[2:]] == [*rows]
-    assert {line[0]: line[2] for line in cells[2:]} == {name: row[5].split(" steps")[0] for name, row in rows.items()}
-    assert all(rows[line[0]][3].startswith(line[1]) for line in cells[2:] if line[0] != "AdamW")
+    assert all(rows[name][3].startswith(lead) for name, lead in cells[2:] if name != "AdamW")
     page = write_page(known, tmp_path, monkeypatch)
     assert "## Today's optimizers" in page
     assert recompute.differences() == []
@@ -263,7 +249,12 @@ def test_a_ladder_says_how_many_steps_are_saved(with_field, tmp_path, monkeypatc
     assert head[1:] == ["Adan", "AdamW", "Muon", "Adan's steps for AdamW's loss", "Muon's steps for AdamW's loss"]
     assert [row[0] for row in rows[1:]] == ["1,000", "2,000", "4,000", "8,000"]
     assert {row[1].partition(" (")[2] for row in rows[1:]} == {"lr 0.001, b1 0.9)"}
-    assert [[cell.partition(" ")[0] for cell in row[4:]] for row in rows[1:]] == [["×0.90", "×0.50"]] * 4
+    assert [[cell.partition(" ")[0] for cell in row[4:]] for row in rows[1:]] == [
+        ["×0.90†", "×0.60†"],
+        ["×0.90", "×0.60"],
+        ["×0.90", "×0.60"],
+        ["×0.90", "×0.60"],
+    ]
     assert "AdamW 0.600 + 18.4·T^−0.550" in text
     page = write_page(known, tmp_path, monkeypatch)
     assert text in page
@@ -281,7 +272,7 @@ def test_who_diverges_comes_last_and_is_not_called_better(with_field):
     rows = lines(field.todays_optimizers(with_field.read()))[1]
     assert [*rows][-1] == "Muon"
     assert rows["Muon"][2:6] == ["no seed finished", "", "16 (1 diverged)", ""]
-    assert field.field_in_short(with_field.read()).splitlines()[-1] == "| Muon | no seed finished | not reached |"
+    assert field.field_in_short(with_field.read()).splitlines()[-1] == "| Muon | no seed finished |"
     with_field("field-gpt-again", seed=2000, seeds=range(5, 10))
     rows = lines(field.todays_optimizers(with_field.read()))[1]
     assert [*rows][-1] == "Muon"

@@ -264,7 +264,7 @@ def test_batch_sizes_with_a_smaller_b1(page, details, studies):
     assert f"{said}, neither significantly" in page
     adan, adamw, _ = results.together("batch-size-vit", studies, 4096)
     assert round(100 * adan.minus(adamw).difference.mean) == -10
-    assert "with 4,096 and its usual b1, ten points behind" in page
+    assert "at 4,096, with its usual b1, Adan is ten points behind" in page
     assert "are significant only without the correction for four comparisons" in details
 
 
