@@ -15,7 +15,7 @@ from adan.hyperparameters import Betas, require_count, require_number
 LR_RATIO = 2.5
 #: b1 averages over T / AVERAGES steps: at 2,000 steps 0.9 was better than 0.95, at 4,375 and 5,265 0.95 than 0.98.
 AVERAGES = 200
-#: The share of the run that warms up at least: that of all our searches but PPO's.
+#: The share of the run that warms up at least: that of our searches, but PPO's and field-gpt.
 WARMUP = 0.05
 #: The smallest lr at which a run of ours with Adan diverged: a ViT, at 16 times AdamW's rate.
 DIVERGED_LR = 0.008

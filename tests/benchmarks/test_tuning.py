@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 import results_page
 import tuning
+from inference import holm
 from stored import EVIDENCE, studies
 
 from adan import recipes, suggest_from_adamw
 from adan.suggestion import AVERAGES, DIVERGED_LR, LR_RATIO, WARMUP
 from adan_bench.records.archive import read_archive
-from adan_bench.records.stats import grouped, rank
+from adan_bench.records.stats import best_trial, grouped, rank
 
 ROOT = Path(__file__).parents[2]
 STORED = studies()
 TEXT = " ".join((ROOT / "docs" / "tuning.md").read_text(encoding="utf-8").split())
 SEARCHES = tuning.searches()
+FIELD = STORED["field-gpt"]
 
 
 def trial(study, optimizer, **settings):
@@ -47,14 +49,13 @@ def published(table, optimizer, workload=""):
 def test_every_search_beside_adamw_or_adam_belongs_to_a_family():
     tuned = {name: {who for who, trials in study.search.items() if trials} for name, study in STORED.items()}
     both = {name for name, names in tuned.items() if "adan" in names and names & {"adamw", "adam"}}
-    both -= {
-        name for row in results_page.DATA["field"] for name in row["studies"].split()
-    }  # rates that are searched with all else
     assert {search.study for search in SEARCHES} == both
 
 
 def test_the_ratio_is_the_median_over_all_searches():
     assert statistics.median(search.ratio for search in SEARCHES) == pytest.approx(LR_RATIO, rel=1e-3)
+    of_field = {search.study: search.ratio for search in SEARCHES}["field-gpt"]
+    assert f"{of_field:.2g}" == f"{LR_RATIO:g}"
 
 
 def test_no_rule_by_length_beats_the_ratio_out_of_sample():
@@ -114,9 +115,24 @@ def test_the_smallest_rate_of_adan_that_diverged():
             assert (who, line.get("result", line).get("status")) != ("adan", "diverged"), file.name
 
 
-def test_warm_up_is_that_of_every_search_but_ppos():
-    names = [search.study for search in SEARCHES if search.family != "PPO"]
+def test_warm_up_is_that_of_every_search_but_ppos_and_the_fields():
+    names = [search.study for search in SEARCHES if search.family != "PPO" and search.study != FIELD.name]
     assert {run.config.warmup for name in names for run in STORED[name].search["adan"]} == {WARMUP}
+    assert f"Our searches have {WARMUP:.0%}, but for PPO's and `field-gpt`: of 2, 5 and 10%, 10% won" in TEXT
+
+
+def test_what_the_fields_search_chose_beside_rates():
+    assert {run.config.warmup for trials in FIELD.search.values() for run in trials} == {0.02, 0.05, 0.1}
+    best = {name: best_trial(trials).config for name, trials in FIELD.search.items()}
+    long = [name for name, config in best.items() if config.warmup == 0.1]
+    assert {"adan", "adamw"} <= {*long}
+    assert f"10% won for {len(long)} of {len(best)} optimizers, Adan and AdamW among them" in TEXT
+    assert len({best[name].settings["weight_decay"] for name in long}) == 2  # one decay per point
+    assert "at two points in all; Adan's 0.8492 above had 5%." in TEXT
+    assert {run.config.warmup for group in STORED["default-gpt"].groups for run in group.runs} == {0.05}
+    decay = [best[name].settings["weight_decay"] for name in ("adamw", "adan")]
+    assert "chose {:.2f} for AdamW, {:.3f} for Adan".format(*decay) in TEXT
+    assert f"chose a b3 of {best['adan'].settings['betas'][2]};" in TEXT
 
 
 def test_weight_decay_is_the_papers_because_the_records_do_not_decide_it():
@@ -223,39 +239,42 @@ def test_what_cnns_chose(study, said):
     assert tuning.lr(ours) == max(map(tuning.lr, STORED[study].search["adan"]))  # "the largest rate that was tried"
 
 
-def test_large_batches():
-    means = {}
-    for name in ("batch-size-vit", "batch-size-vit-b1"):
-        for group in STORED[name].groups:
-            if group.first.config.batch_size == 4096:
-                means[name, group.optimizer] = 100 * group.final().mean
-    adamw = means["batch-size-vit", "adamw"]
-    assert round(adamw - means["batch-size-vit", "adan"]) == 10
-    assert "was [10 points behind AdamW](results.md#batch-sizes) after 300 steps of 4,096 images" in TEXT
-    assert f"with 0.9 it was {adamw - means['batch-size-vit-b1', 'adan']:.1f} behind" in TEXT
-
-
-def test_what_the_page_says_of_mixtures_of_experts_is_the_papers():
-    rows = json.loads((ROOT / "src" / "adan_bench" / "tables" / "betas.json").read_text(encoding="utf-8"))["rows"]
-    loss = {tuple(row["fixed"]["betas"]): row["values"][0] for row in rows if row["optimizer"] == "adan"}
-    best = recipes["moe"].betas
-    assert min(loss, key=loss.get) == best
-    small = (0.9, 0.92, 0.95)
-    assert f"a loss of {loss[best]} with b1 = {best[0]} and b3 = {best[2]}, {loss[small]} with b1 = 0.9" in TEXT
-
-
 def test_what_the_page_says_of_defaults():
-    found: dict[str, list[str]] = {}
-    for name in tuning.DEFAULTS:
-        groups = {group.optimizer: group for group in studies()[f"default-{name}"].groups}
-        assert [groups[optimizer].n for optimizer in ("adan", "adamw", "nadamw")] == [3, 3, 3]
-        for other in ("adamw", "nadamw"):
-            found.setdefault(other + " " + groups["adan"].minus(groups[other], comparisons=2).word, []).append(name)
-    assert found["adamw better"] == ["gpt", "moe", "vit-25"]
-    assert "adamw worse" not in found
-    assert "Adan ends better than AdamW on 3 of the eight" in TEXT
-    assert found["nadamw worse"] == ["lstm-8"]
-    assert f"worse on {len(found['nadamw better'])}." in TEXT
+    """Verdicts corrected by Holm over the eight workloads, against AdamW and against NAdamW."""
+    groups = {name: {g.optimizer: g for g in STORED[f"default-{name}"].groups} for name in tuning.DEFAULTS}
+    assert {group.n for own in groups.values() for group in own.values()} == {3}
+    found: dict[tuple[str, str], list[str]] = {}
+    p_values = {}
+    for other in ("adamw", "nadamw"):
+        p_values[other] = {name: (own["adan"].result - own[other].result).p for name, own in groups.items()}
+        for (name, own), left in zip(groups.items(), holm([*p_values[other].values()]), strict=True):
+            found.setdefault((other, own["adan"].minus(own[other], left).word), []).append(name)
+    assert found["adamw", "better"] == ["gpt", "vit-25"]
+    assert ("adamw", "worse") not in found
+    assert "corrected by Holm over the eight, Adan ends better than AdamW on 2, the 10.9 M GPT and the ViT" in TEXT
+    assert "and worse on none." in TEXT
+    p = {name: value for name, value in p_values["adamw"].items() if value < 0.05}
+    assert p.keys() == {"gpt", "vit-25", "gpt-tiny", "moe"}
+    said = f"the 0.9 M GPT (p = {p['gpt-tiny']:.3f}) and the mixture of experts (p = {p['moe']:.3f}) would count"
+    assert said in TEXT
+    assert found["nadamw", "worse"] == ["lstm-8"]
+    assert f"better than Adan on 1, the LSTM, and worse on {len(found['nadamw', 'better'])}." in TEXT
+    finals = [*groups["gpt"]["adan"].by_seed().values()]
+    half = 4.303 * statistics.stdev(finals) / 3**0.5  # Student's t for two degrees of freedom
+    assert f"| GPT, 10.9 M, loss | {statistics.fmean(finals):.4g} ± {half:.2g} |" in TEXT
+    assert "± is half a 95% interval." in TEXT
+    best = tuning.lr(tuning.tuned(STORED["vit-25"])[0])
+    assert groups["vit-25"]["adamw"].settings["lr"] / best == pytest.approx(3, rel=0.1)
+    assert "the ViT (where AdamW's best learning rate is a third of 0.0014)" in TEXT
+
+
+def test_one_setting_beat_a_search_of_twelve_points():
+    (ours,) = (group for group in STORED["default-gpt"].groups if group.optimizer == "adan")
+    (theirs,) = (group for group in FIELD.groups if group.optimizer == "adan")
+    assert FIELD.planned_trials == theirs.first.config.origin.trials == 12
+    gap = results_page.UNITS["loss"].gap(ours.minus(theirs))
+    assert f"this setting reached {ours.final().mean:.4f} (n = {ours.n}), the search of" in TEXT
+    assert f"{theirs.final().mean:.4f} for Adan (n = {theirs.n}). The difference is {gap}, uncorrected" in TEXT
 
 
 def test_the_page_is_short():
