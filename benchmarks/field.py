@@ -27,17 +27,18 @@ def todays_optimizers(stored: Stored) -> str:
 
 def field_in_short(stored: Stored) -> str:
     """README's table, in the order of the first workload: for each, how far from AdamW's result."""
-    head, gaps = [""], against_adamw(stored)
-    lines: dict[str, list[str]] = {}
-    for label, own in rivals_by_workload(stored).items():
-        unit = unit_of(own[0].runs[0])
-        head.append(f"{label}: {DATA['leads'][unit.axis][0]} minus AdamW's")
-        for rival in own:
-            gap = gaps[label].get(rival.optimizer)
-            lead = unit.gap(gap) if gap else "0" if rival.groups else "no seed finished"
-            line = lines.setdefault(rival.optimizer, [_marked(rival, NAMES[rival.optimizer])])
-            line.append(_marked(rival, lead))
-    return table(head, [*lines.values()]) if lines else ""
+    every, gaps = rivals_by_workload(stored), against_adamw(stored)
+    names = dict.fromkeys(rival.optimizer for own in every.values() for rival in own)
+    lines = [[NAMES[name]] for name in names]
+    for label, own in every.items():
+        unit, here = unit_of(own[0].runs[0]), {rival.optimizer: rival for rival in own}
+        for name, line in zip(names, lines, strict=True):
+            gap = gaps[label].get(name)
+            other = ("0" if here[name].groups else "no seed finished") if name in here else ""
+            line.append(unit.gap(gap) if gap else other)
+    lines = [[f"**{cell}**" for cell in line] if line[0] == NAMES["adan"] else line for line in lines]
+    heads = [f"{label}: {DATA['leads'][unit_of(own[0].runs[0]).axis]} minus AdamW's" for label, own in every.items()]
+    return table(["", *heads], lines) if lines else ""
 
 
 def _adamw(own: Sequence[Contestant]) -> Contestant:

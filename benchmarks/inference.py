@@ -57,16 +57,17 @@ class Estimate:
 
 
 def estimate(*searches: Sequence[float], spread: tuple[float, int] | None = None) -> Estimate:
-    """The mean over searches of the mean over the seeds of each; its error is that of the seeds if there is one search.
+    """The mean over searches of the mean over the seeds of each; its error is that of the seeds if no spread is known.
 
     spread: of the means of searches, over all optimizers of a workload (`spread_of`): two searches of one optimizer
-    hardly say how far a third would be. It holds the error of the seeds, and is never taken to be less.
+    hardly say how far a third would be. It includes the error of the seeds, and is never taken as smaller than that.
     """
     means, m = [statistics.fmean(values) for values in searches], len(searches)
     errors = [statistics.variance(values) / len(values) if len(values) > 1 else 0.0 for values in searches]
-    variance, freedom = (spread or spread_of([searches])) if m > 1 else (0.0, max(1, len(searches[0]) - 1))
+    own = spread_of([searches]) if m > 1 else (0.0, max(1, len(searches[0]) - 1))
+    variance, freedom = spread or own
     variance = max(variance, statistics.fmean(errors)) / m
-    return Estimate(min(map(len, searches)), statistics.fmean(means), variance, freedom, pooled=m > 1)
+    return Estimate(min(map(len, searches)), statistics.fmean(means), variance, freedom, pooled=spread is not None)
 
 
 def spread_of(optimizers: Sequence[Sequence[Sequence[float]]]) -> tuple[float, int]:

@@ -215,24 +215,27 @@ def against_adamw() -> list[tuple[str, RawRival, RawRival]]:
     return [(label, own["adamw"], own[name]) for label, own in named.items() for name in own if name != "adamw"]
 
 
-def _estimated(rival: RawRival, error: Callable[[float], float] = float) -> tuple[float, float, float]:
-    """The mean, the variance of its error and the degrees of freedom of that."""
+def _estimated(
+    rival: RawRival, error: Callable[[float], float] = float, alone: bool = False
+) -> tuple[float, float, float]:
+    """The mean, the variance of its error and the degrees of freedom of that; alone: from its own searches."""
     seeds = [np.array([error(value) for value in values]) for values in rival.searches]
     least = float(np.mean([np.square(sem(own)) if own[1:].size else 0 for own in seeds]))
     mean = float(np.mean([own.mean() for own in seeds]))
-    if len(seeds) == 1:
-        return mean, least, len(seeds[0]) - 1
     # half the squared difference of two searches, over all optimizers of the workload that have two
-    (own,) = (own for own in field().values() if rival in own) if error is float else ([rival],)
+    own = [rival] if alone else next(own for own in field().values() if rival in own)
     pairs = [[np.mean([error(v) for v in part]) for part in other.searches] for other in own if other.searches[1:]]
-    return mean, max(least, float(np.mean([(a - b) ** 2 / 2 for a, b in pairs]))) / 2, len(pairs)
+    if not pairs:
+        return mean, least, len(seeds[0]) - 1
+    return mean, max(least, float(np.mean([(a - b) ** 2 / 2 for a, b in pairs]))) / len(seeds), len(pairs)
 
 
 def _minus(a: RawRival, b: RawRival) -> tuple[float, float, float]:
     (mean_a, of_a, freedom_a), (mean_b, of_b, freedom_b) = _estimated(a), _estimated(b)
     freedom = (of_a + of_b) ** 2 / (of_a**2 / freedom_a + of_b**2 / freedom_b)
-    both = a.searches[1:] and b.searches[1:]
-    return mean_a - mean_b, of_a + of_b, min(freedom_a, freedom_b) if both else freedom
+    (own,) = (own for own in field().values() if a in own)
+    pooled = any(rival.searches[1:] for rival in own)
+    return mean_a - mean_b, of_a + of_b, min(freedom_a, freedom_b) if pooled else freedom
 
 
 def field_rows() -> Iterator[list[str]]:
@@ -262,7 +265,7 @@ def field_rows() -> Iterator[list[str]]:
 def steps(label: str, loss: float) -> list[str]:
     """The steps that AdamW needs for a loss, where a ladder of its lengths is stored."""
     (name,) = (row.get("ladder", "") for row in PAGE["field"] if row["label"] == label)
-    if len(lengths := (own := ladder(name)).get("adamw", {})) < 4:
+    if not (lengths := (own := ladder(name)).get("adamw", {})):
         return []
     needed = _needed(_fit(own, "adamw"), loss)
     side = "below" if needed < min(lengths) else "above" if needed > max(lengths) else ""
@@ -273,20 +276,24 @@ def steps(label: str, loss: float) -> list[str]:
 
 
 def ladder(name: str) -> dict[str, dict[int, list[float]]]:
-    """The reported losses of the studies NAME-…, by optimizer and number of steps."""
+    """The reported losses of the studies NAME-…, by optimizer and number of steps; nothing before all have four."""
     found: dict[str, dict[int, list[float]]] = {}
     for file in (ROOT / "results" / "studies").glob(f"{name}-*.jsonl") if name else ():
         for line in _lines(file):
             if line["config"]["role"] == "run" and (run := _newer(line)).value is not None:
                 own = found.setdefault(run.optimizer, {})
                 own.setdefault(line["config"]["steps"], []).append(run.value)
-    return found
+    lengths = set[int]().union(*found.values())
+    return found if len(lengths) > 3 and all(own.keys() == lengths for own in found.values()) else {}
 
 
 def _fit(ladder: dict[str, dict[int, list[float]]], name: str) -> Any:
     """a, b and c of a + b·(T / 1000)^−c; lengths count by the scatter of seeds there, over all optimizers."""
     lengths = sorted(ladder[name])
-    sigma = [math.sqrt(np.mean([np.var(own[steps], ddof=1) for own in ladder.values()])) for steps in lengths]
+    sigma = [
+        math.sqrt(np.mean([np.var(own[steps], ddof=1) / len(own[steps]) for own in ladder.values()]))
+        for steps in lengths
+    ]
     x, y = np.array(lengths) / 1000, np.array([np.mean(ladder[name][steps]) for steps in lengths])
     start = (y.min() / 2, y.max() / 2, 0.5)
     return curve_fit(lambda t, a, b, c: a + b * t**-c, x, y, start, sigma, maxfev=10_000, xtol=1e-12, ftol=1e-12)[0]
@@ -324,7 +331,7 @@ def families() -> Iterator[list[str]]:
     kinds: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for label, theirs, ours in pairs:
         error = ERRORS.get(ours.first.metric, lambda value: 1 - value)
-        (mean, of_mean, _), (base_mean, of_base, _) = _estimated(ours, error), _estimated(theirs, error)
+        (mean, of_mean, _), (base_mean, of_base, _) = _estimated(ours, error, True), _estimated(theirs, error, True)
         effect = math.log(mean / base_mean), of_mean / mean**2 + of_base / base_mean**2
         kind = kinds.setdefault(PAGE["errors"][_unit(ours.first).get("axis", "loss")], {})
         model = label.split(",")[0]

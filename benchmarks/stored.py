@@ -140,7 +140,7 @@ class Contestant:
 
     @property
     def searches(self) -> list[list[float]]:
-        """The results of each."""
+        """Final values by search, then by seed."""
         return [list(group.by_seed().values()) for group in self.groups]
 
     def minus(self, other: Contestant, comparisons: int = 1) -> Verdict:

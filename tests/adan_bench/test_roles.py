@@ -13,7 +13,7 @@ from torch import nn
 
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, read_run
-from adan_bench.training.muon import Composite, muon, muon_adan
+from adan_bench.training.muon import Composite, Muon, muon, muon_adan
 from adan_bench.training.optimizers import build, get_optimizer, implementation
 from adan_bench.training.roles import Role, roles, summary
 from adan_bench.training.trainer import Trainer, run
@@ -197,6 +197,9 @@ def test_muon_steps_as_torchs() -> None:
         muon(ours, adjust_lr_fn="none")
     with pytest.raises(ValueError, match="ns_steps must be a whole number from 1 on, got 0"):
         muon(ours, ns_steps=0)
+    assert Muon(ours, "original").defaults["ns_steps"] == 5
+    with pytest.raises(TypeError, match=r"Muon: got an unexpected keyword argument 'betas'; it has \(params"):
+        Muon(ours, "original", betas=(0.9, 0.95))
 
 
 def test_records_and_list_show_the_split(bench: Any, config: Any, tiny: Path, tmp_path: Path) -> None:

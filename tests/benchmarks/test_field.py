@@ -45,6 +45,9 @@ def test_searches_that_differ_widen_the_interval():
     alike, apart = estimate(seeds, seeds), estimate(seeds, [value + 0.5 for value in seeds])
     assert alike.variance == pytest.approx(estimate(seeds).variance / 2)  # no less than that of the seeds
     assert apart.variance == pytest.approx(0.5**2 / 4)
+    known = (0.04, 9)
+    assert estimate(seeds, spread=known).variance == pytest.approx(0.04)  # of one search beside others with two
+    assert (estimate(seeds, spread=known) - estimate(seeds, seeds, spread=known)).freedom == 9
     assert spread_of([[seeds, seeds], [seeds, [value + 0.5 for value in seeds]], [seeds]]) == pytest.approx((0.0625, 2))
 
 
@@ -145,9 +148,9 @@ def with_field(studies, tmp_path, monkeypatch):
                 records.append(record(study, name, f"seed-{i}", value, seed=i, role="run", origin=origin, lr=0.001))
         (stored.NEWER / f"{study}.jsonl").write_text(pack(records), encoding="utf-8")
 
-    def ladder():
-        """Studies of four lengths; Adan needs 0.9 times AdamW's steps for a loss, Muon 0.6 times."""
-        for t, (name, share) in product(LENGTHS[:4], {"adamw": 1, "adan": 0.9, "muon": 0.6}.items()):
+    def ladder(lengths=LENGTHS[:4]):
+        """Studies of some lengths; Adan needs 0.9 times AdamW's steps for a loss, Muon 0.6 times."""
+        for t, (name, share) in product(lengths, {"adamw": 1, "adan": 0.9, "muon": 0.6}.items()):
             loss = 0.6 + (t / share / 200) ** -0.55
             made = {"steps": t, "role": "run", "lr": 0.001}
             runs = [record(f"ladder-gpt-{t}", name, f"seed-{i}", loss + 1e-4 * i, seed=i, **made) for i in range(3)]
@@ -239,8 +242,11 @@ def test_two_searches_and_a_ladder(with_field, tmp_path, monkeypatch):
 
 def test_a_ladder_says_how_many_steps_are_saved(with_field, tmp_path, monkeypatch):
     with_field("field-gpt")
-    assert ladder.ladders(with_field.read()) == ""
-    with_field.ladder()
+    for lengths in (LENGTHS[:0], LENGTHS[:2]):
+        with_field.ladder(lengths)
+        assert ladder.ladders(with_field.read()) == ""
+        assert [*recompute.ladder_rows()] == []
+    with_field.ladder(LENGTHS[2:4])
     known = with_field.read()
     text = ladder.ladders(known)
     head, *rows = [

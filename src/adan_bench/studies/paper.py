@@ -90,7 +90,7 @@ def reproduce(
         "jobs": chosen.jobs,
         "ranks": chosen.ranks,
         "only": list(only),
-        "runs": len(run_plan.runs),
+        "runs": sum(RunStore(path).ended for path in run_plan.runs),
         "environment": describe(chosen.device if chosen.cluster is None else "cpu"),
         "tables": [{"name": table.name, "place": table.place, "cells": cells[table.name]} for table in tables],
     }

@@ -198,7 +198,10 @@ def _planned(
     changed: Settings,
     known: dict[Path, PaperArm],
 ) -> PlannedCell:
-    """changed: the user's settings in place of the table's, in the runs themselves and not in their pre-training."""
+    """A cell with its arm; arms that are new are added to `known`.
+
+    changed: the user's settings in place of the table's, in the runs themselves and not in their pre-training.
+    """
     assert cell.column.workload is not None
     table, selection = cell.table, cell.table.runs[chosen.scale]
     workload = get_workload(cell.column.workload, chosen.scale)

@@ -38,7 +38,7 @@ from adan_bench.workloads.language import MIXTURES, TextSizes
 
 OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")
 LENGTH, TINY_LENGTH = 1024, 16  # tokens of a sequence
-CLASSES, PIXELS, TINY_PIXELS = 1000, 224, 8  # of images
+CLASSES, PIXELS, TINY_PIXELS = 1000, 224, 32  # of images
 WARMUP = 5  # steps before the first that counts
 GB = 1e9
 STEPS = {"smoke": 5, "small": 10, "paper": 200}  # of the paper's tables

@@ -120,6 +120,12 @@ class Tally:
                 self.changed.wait(1.0)
             return None
 
+    @property
+    def total(self) -> int:
+        """How many jobs there are; with those that are still to be told, as far as that can be foreseen."""
+        going_on = self.waiting or self.running or self.undone
+        return max(len(self.known), getattr(self.work, "expected", 0) if going_on else 0)
+
     def drop(self, job: Job) -> None:
         """Leave a job undone that an interruption has ended before its first step."""
         with self.changed:
@@ -160,8 +166,7 @@ class Tally:
 
     def _emit(self, job: Job, progress: RunProgress | None = None, result: Mapping[str, Any] | None = None) -> None:
         if self.on_event is not None:
-            total = max(len(self.known), getattr(self.work, "expected", 0))
-            self.on_event(Event(job, len(self.ended), total, progress, result, sum(self.rates.values())))
+            self.on_event(Event(job, len(self.ended), self.total, progress, result, sum(self.rates.values())))
 
     def facts(self) -> dict[str, Any]:
         """For the record of the study. steps_per_second counts all time, peak: the best sum of runs under way."""

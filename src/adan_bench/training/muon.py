@@ -36,9 +36,9 @@ class Muon(Rival, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, ns_st
     def __init__(self, params: Parameters, adjust_lr_fn: str, **settings: Any) -> None:
         if adjust_lr_fn not in SCALES:
             raise ValueError(f"adjust_lr_fn must be one of {', '.join(SCALES)}, got {adjust_lr_fn!r}")
-        if not isinstance(settings["ns_steps"], int) or settings["ns_steps"] < 1:
-            raise ValueError(f"ns_steps must be a whole number from 1 on, got {settings['ns_steps']!r}")
         super().__init__(params, **settings)
+        if not isinstance(steps := self.defaults["ns_steps"], int) or steps < 1:
+            raise ValueError(f"ns_steps must be a whole number from 1 on, got {steps!r}")
         self.scale = SCALES[adjust_lr_fn]
 
     def _update(self, parts: list[Cohort]) -> None:

@@ -63,7 +63,8 @@ class Pool(ABC):
         if self.interrupted or (tally.left and not self.late):  # not late: a worker alone was interrupted
             raise KeyboardInterrupt
         if left := tally.left:
-            raise TimeLimitReached(f"time limit reached with {left} of {len(tally.known)} runs left")
+            left += tally.total - len(tally.known)
+            raise TimeLimitReached(f"time limit reached with {left} of {tally.total} runs left")
 
     @abstractmethod
     def _make(self, tally: Tally) -> Mapping[str, Any]:

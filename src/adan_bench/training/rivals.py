@@ -77,7 +77,7 @@ class Rival(Optimizer):
 
     The count is a tensor beside the parameters, one for all that have had the same gradients, so that a step is a few
     operations on lists of tensors and reads nothing back.
-    The keywords of a class are its settings with their defaults.
+    A subclass states its settings and their defaults as class keywords.
     """
 
     STATE: tuple[str, ...] = ()
@@ -89,7 +89,10 @@ class Rival(Optimizer):
         cls.__signature__ = cls.SIGNATURE = inspect.Signature([params, *settings])  # type: ignore[attr-defined]
 
     def __init__(self, params: Parameters, **settings: Any) -> None:
-        given = self.SIGNATURE.bind(params, **settings)
+        try:
+            given = self.SIGNATURE.bind(params, **settings)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}; it has {self.SIGNATURE}") from None
         given.apply_defaults()
         for name, value in given.kwargs.items():
             _check(name, value)
