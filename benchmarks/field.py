@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from common import table
 from inference import PowerLaw
 from ladder import laws, rungs
-from results_page import DATA, NAMES, Stored, Unit, against_adamw, rivals_by_workload, unit_of
+from results_page import DATA, NAMES, Stored, Unit, adamw_of, against_adamw, rivals_by_workload, unit_of
 from stored import Contestant
 
 from adan_bench.records.stats import Verdict
@@ -28,25 +28,20 @@ def todays_optimizers(stored: Stored) -> str:
 def field_in_short(stored: Stored) -> str:
     """README's table, in the order of the first workload: for each, how far from AdamW's result."""
     every, gaps = rivals_by_workload(stored), against_adamw(stored)
-    names = dict.fromkeys(rival.optimizer for own in every.values() for rival in own)
-    lines = [[NAMES[name]] for name in names]
+    head, lines = [""], {rival.optimizer: [NAMES[rival.optimizer]] for own in every.values() for rival in own}
     for label, own in every.items():
         unit, here = unit_of(own[0].runs[0]), {rival.optimizer: rival for rival in own}
-        for name, line in zip(names, lines, strict=True):
+        head.append(f"{label}: {DATA['leads'][unit.axis]} minus AdamW's")
+        for name, line in lines.items():
             gap = gaps[label].get(name)
             other = ("0" if here[name].groups else "no seed finished") if name in here else ""
             line.append(unit.gap(gap) if gap else other)
-    lines = [[f"**{cell}**" for cell in line] if line[0] == NAMES["adan"] else line for line in lines]
-    heads = [f"{label}: {DATA['leads'][unit_of(own[0].runs[0]).axis]} minus AdamW's" for label, own in every.items()]
-    return table(["", *heads], lines) if lines else ""
-
-
-def _adamw(own: Sequence[Contestant]) -> Contestant:
-    return next(rival for rival in own if rival.optimizer == "adamw")
+    rows = [[f"**{cell}**" for cell in line] if name == "adan" else line for name, line in lines.items()]
+    return table(head, rows) if rows else ""
 
 
 def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], fit: PowerLaw | None) -> str:
-    unit, adamw = unit_of(own[0].runs[0]), _adamw(own)
+    unit, adamw = unit_of(own[0].runs[0]), adamw_of(own)
     head = ["", "optimizer", f"{unit.name} {'↑' if own[0].groups[0].higher else '↓'}", "minus AdamW", "trials"]
     head += ["as good as AdamW after", "state bytes per parameter"] + ["AdamW's steps for this result"] * bool(fit)
     lines = []

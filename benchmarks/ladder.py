@@ -35,8 +35,8 @@ def laws(own: Mapping[str, Rungs]) -> dict[str, PowerLaw]:
 
 def ladders(stored: Stored) -> str:
     """A table per ladder of which enough is stored to fit: losses by length, and the ratios of steps at equal loss."""
-    every = {row["label"].partition(", ")[0]: rungs(stored, row.get("ladder", "")) for row in DATA["field"]}
-    return "\n\n".join(_table(own, fits) for own in every.values() if (fits := laws(own)))
+    every = (rungs(stored, row.get("ladder", "")) for row in DATA["field"])
+    return "\n\n".join(_table(own, fits) for own in every if (fits := laws(own)))
 
 
 def _table(own: Mapping[str, Rungs], fits: Mapping[str, PowerLaw]) -> str:

@@ -137,7 +137,7 @@ def rivals_by_workload(stored: Stored) -> dict[str, list[Contestant]]:
     """Today's optimizers by workload, over the searches that are stored, best first."""
     named = {row["label"]: [stored[name] for name in row["studies"].split() if name in stored] for row in DATA["field"]}
     found = {label: rivals(searches) for label, searches in named.items() if searches}
-    return {label: own for label, own in found.items() if _adamw(own).groups}
+    return {label: own for label, own in found.items() if adamw_of(own).groups}
 
 
 def contests(stored: Stored, kind: str = "rows") -> list[Contest]:
@@ -154,7 +154,7 @@ def _compared(stored: Stored) -> tuple[dict[str, list[Contest]], dict[str, dict[
     """All differences of the page, corrected together."""
     kinds = {kind: [_contest(row, stored) for row in DATA[kind]] for kind in ("rows", "recipes", "halves")}
     every = rivals_by_workload(stored)
-    pairs = [(label, rival, _adamw(own)) for label, own in every.items() for rival in own if rival.groups]
+    pairs = [(label, rival, adamw_of(own)) for label, own in every.items() for rival in own if rival.groups]
     pairs = [(label, rival, adamw) for label, rival, adamw in pairs if rival is not adamw]
     p_values = [contest.p for own in kinds.values() for contest in own]
     left = iter(holm([*p_values, *((rival.result - adamw.result).p for _, rival, adamw in pairs)]))
@@ -171,7 +171,7 @@ def _contest(row: Mapping[str, Any], stored: Stored) -> Contest:
     return Contest(row["label"], adan, others)
 
 
-def _adamw(own: Sequence[Contestant]) -> Contestant:
+def adamw_of(own: Sequence[Contestant]) -> Contestant:
     return next(rival for rival in own if rival.optimizer == "adamw")
 
 
@@ -281,17 +281,18 @@ def words(settings: Mapping[str, Any]) -> str:
 SWEEPS: dict[str, tuple[str, float]] = DATA["sweeps"]  # titles, and how much worse than the best is still shown
 
 
-def color(optimizer: str) -> str:
+def line_style(optimizer: str) -> dict[str, str]:
     first = ["adan", "adamw", "adam", "lamb", "sgd", "adabelief"]
     today = ["adan", "adamw", "muon", "soap", "ademamix", "mars", "nadamw", "schedule-free", "lion"]
-    return style_of(optimizer, first if optimizer in first else today)["light"]
+    return style_of(optimizer, first if optimizer in first else today)
 
 
 def band(group: SeedGroup, x: Sequence[float], values: Sequence[Iterable[float]], label: str, **style: bool) -> Curve:
     """The mean of the seeds at every x, with the lowest and the highest."""
     columns = [[unit_of(group.first).factor * value for value in at] for at in values]
     means, low, high = ([round(f(at), 4) for at in columns] for f in (statistics.fmean, min, max))
-    return Curve(color(group.optimizer), label or NAMES[group.optimizer], list(x), means, low, high, **style)
+    color = line_style(group.optimizer)["light"]
+    return Curve(color, label or NAMES[group.optimizer], list(x), means, low, high, **style)
 
 
 def panel(title: str, x_label: str, unit: Unit, lines: list[Curve], share: float) -> Panel:
@@ -309,7 +310,7 @@ def curves(title: str, names: str, stored: Stored, half: str = "") -> Panel:
     def line(group: SeedGroup, of: StoredStudy, label: str = "", dashed: bool = False) -> Curve:
         steps, values = zip(*group.curve(), strict=True)
         x = [step * of.length / group.first.config.steps for step in steps]
-        return band(group, x, values, label, dashed=dashed or group.optimizer == "lion")  # of Adan's color
+        return band(group, x, values, label, dashed=dashed or bool(line_style(group.optimizer)["dash"]))
 
     whole = panel(title, study.unit.removesuffix("s"), unit, [line(group, study) for group in groups], unit.share)
     if half:  # the axes stay those of the whole length
@@ -338,7 +339,7 @@ def over_rates(name: str, title: str, room: float, stored: Stored) -> Panel:
     for who in ("adan", "adamw"):
         finals = {g.settings["lr"]: round(unit.factor * g.final().mean, 4) for g in groups if g.optimizer == who}
         rates = sorted(finals)
-        lines.append(Curve(color(who), NAMES[who], rates, [finals[rate] for rate in rates], points=True))
+        lines.append(Curve(line_style(who)["light"], NAMES[who], rates, [finals[rate] for rate in rates], points=True))
     best = sign * max(sign * y for line in lines for y in line.y)
     low, high = sorted((best - sign * room, best + sign * room / 20))
     y_label = unit.name.replace("test", "validation")

@@ -32,7 +32,6 @@ from adan_bench.task import Context
 MOST_BYTES = 400_000_000
 LARGEST_FILE = 1_000_000
 DEBIAN = "debian.txt.xz"  # documents with an empty line between, a paragraph a line; tools/pack_documentation.py
-TEXTS = ("english", "debian")
 SPECIAL = ("[PAD]", "[START]", "[END]", "[MASK]", "[UNK]")
 PAD, START, END, MASK, UNKNOWN = range(len(SPECIAL))
 SAMPLE = 12_000_000  # characters from which the vocabulary is learned
@@ -49,6 +48,14 @@ def installed(suffixes: tuple[str, ...]) -> list[Path]:
     folders = {sysconfig.get_path(name) for name in ("stdlib", "purelib")}
     walks = (walk for folder in folders for walk in os.walk(folder))
     return sorted({Path(base, name) for base, _, names in walks for name in names if name.endswith(suffixes)})
+
+
+def debian(context: Context, usual: str) -> Path | None:
+    """Debian's documentation, if the option `text` names it instead of the usual text; never at smoke scale."""
+    text, texts = context.training.get("text", usual), (usual, "debian")
+    if text not in texts:
+        raise unknown("text", text, texts)
+    return context.path(DEBIAN) if text == "debian" and context.scale != "smoke" else None
 
 
 @lru_cache(maxsize=2)  # a worker process makes many runs
@@ -115,12 +122,10 @@ class English:
 
 def english(context: Context, vocabulary: int) -> English:
     """The text that the option `text` names; at smoke scale, the documentation in Python's own library."""
-    text = context.training.get("text", TEXTS[0])
-    if text not in TEXTS:
-        raise unknown("text", text, TEXTS)
+    path = debian(context, "english")
     if context.scale == "smoke":
         return _english("smoke", tuple(library_files()), vocabulary)
-    return _english(text, (context.path(DEBIAN),) if text == "debian" else None, vocabulary)
+    return _english("debian", (path,), vocabulary) if path else _english("english", None, vocabulary)
 
 
 @lru_cache(maxsize=2)  # a worker process makes many runs

@@ -13,9 +13,8 @@ import transformers
 from torch import Tensor, nn
 
 from adan_bench.data.batching import Windows, fingerprint, library_sources
-from adan_bench.data.installed import DEBIAN, as_bytes
+from adan_bench.data.installed import as_bytes, debian
 from adan_bench.data.tokens import language, language_task, next_token_loss
-from adan_bench.errors import unknown
 from adan_bench.task import Context, Task
 from adan_bench.workloads.language import REDPAJAMA, TextSizes
 from adan_bench.workloads.parts.classification import without_decay
@@ -24,7 +23,6 @@ from adan_bench.workloads.parts.transformer import GPT
 
 BALANCE = 0.02  # the weight of the routers' loss, as the released Mixtral's
 SIZE = 2_000_000  # bytes
-TEXTS = ("python", "debian")
 HELD_OUT = 1_024  # windows
 EVAL_BATCH = 128
 
@@ -106,10 +104,7 @@ def pycode_gpt2(context: Context) -> Task:
 
 def pycode_gpt(context: Context) -> Task:
     sizes: TextSizes = context.sizes
-    text, whole = context.training.get("text", TEXTS[0]), context.scale != "smoke"
-    if text not in TEXTS:
-        raise unknown("text", text, TEXTS)
-    splits, source = as_bytes(context.path(DEBIAN) if whole and text == "debian" else None, whole)
+    splits, source = as_bytes(debian(context, "python"), whole=context.scale != "smoke")
     train, held_out = (splits[name].to(context.device) for name in ("train", "valid" if context.tuning else "test"))
     length = sizes.length + 1
     windows = Windows(train, length, context.batch_size, context.seed, context.own())
