@@ -47,13 +47,13 @@ class Muon(Rival, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, ns_st
             torch._foreach_lerp_(buffers, part.grads, 1 - group["momentum"])
             ahead = torch._foreach_lerp(part.grads, buffers, group["momentum"]) if group["nesterov"] else buffers
             torch._foreach_mul_(part.params, 1 - group["lr"] * group["weight_decay"])
-            updates = [u.to(p.dtype) for u, p in zip(orthogonal(ahead, group["ns_steps"]), part.params, strict=True)]
+            updates = orthogonal(ahead, group["ns_steps"])
             torch._foreach_mul_(updates, [self.scale(*p.shape) for p in part.params])
             part.descend(updates)
 
 
 def orthogonal(matrices: Sequence[Tensor], steps: int) -> list[Tensor]:
-    """Matrices with their singular values brought near one by the iteration of Newton and Schulz, in bf16."""
+    """Matrices with their singular values brought near one by the iteration of Newton and Schulz, computed in bf16."""
     a, b, c = NEWTON_SCHULZ
     found: dict[int, Tensor] = {}
     by_shape: dict[torch.Size, list[int]] = defaultdict(list)
@@ -66,7 +66,9 @@ def orthogonal(matrices: Sequence[Tensor], steps: int) -> list[Tensor]:
         for _ in range(steps):
             gram = x @ x.mT
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-        found |= zip(indices, (x.mT if tall else x).unbind(), strict=True)
+        # Contiguous: a single transposed matrix would make every foreach operation one kernel per matrix.
+        x = (x.mT if tall else x).to(matrices[indices[0]].dtype, memory_format=torch.contiguous_format)
+        found |= zip(indices, x.unbind(), strict=True)
     return [found[i] for i in range(len(matrices))]
 
 
