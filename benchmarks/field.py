@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from common import table
 from inference import PowerLaw
-from ladder import laws, rungs
+from ladder import ladder
 from results_page import DATA, NAMES, Stored, Unit, adamw_of, against_adamw, rivals_by_workload, unit_of
 from stored import Contestant
 
@@ -19,8 +19,9 @@ def todays_optimizers(stored: Stored) -> str:
     """A table per workload of which a search is stored."""
     parts, gaps = [], against_adamw(stored)
     for label, own in rivals_by_workload(stored).items():
-        (ladder,) = (row.get("ladder", "") for row in DATA["field"] if row["label"] == label)
-        shown = _table(own, gaps[label], laws(rungs(stored, ladder)).get("adamw"))
+        (name,) = (row.get("ladder", "") for row in DATA["field"] if row["label"] == label)
+        lengths = ladder(stored, name)
+        shown = _table(own, gaps[label], lengths.fits["adamw"] if lengths and lengths.has_floor else None)
         parts += [f"### {label}", shown, _facts(own)]
     return "\n\n".join(parts)
 
@@ -38,6 +39,20 @@ def field_in_short(stored: Stored) -> str:
             line.append(unit.gap(gap) if gap else other)
     rows = [[f"**{cell}**" for cell in line] if name == "adan" else line for name, line in lines.items()]
     return table(head, rows) if rows else ""
+
+
+def searches(stored: Stored) -> str:
+    """One workload tuned in several ways: how much of a difference from AdamW is due to the search."""
+    rivals, lines = ("adan", "muon"), []
+    for row in DATA["searches"]:
+        groups = {g.optimizer: g for name in row["studies"].split() if name in stored for g in stored[name].groups}
+        if (adamw := groups.get("adamw")) is None:
+            continue
+        unit, ours = unit_of(adamw.first), [groups.get(name) for name in rivals]
+        gaps = [unit.gap(group.minus(adamw)) if group else "" for group in ours]
+        seeds = "/".join(dict.fromkeys(str(group.n) for group in (adamw, *ours) if group))
+        lines.append([row["label"], unit.spread(adamw.final()), *gaps, seeds])
+    return table(["search", "AdamW", *(f"{NAMES[name]} minus AdamW" for name in rivals), "seeds"], lines)
 
 
 def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], fit: PowerLaw | None) -> str:

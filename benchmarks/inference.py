@@ -132,10 +132,10 @@ def random_effects(effects: Sequence[tuple[float, float]]) -> FamilySummary:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """A fit of a + b·T^−c to losses after T steps, one per length.
+    """A fit of a + b·T^−c to losses after T steps, one per length; with three lengths or fewer, a is 0.
 
-    errors: the standard deviation of each loss, up to a common factor: runs of few steps scatter more. squares: of the
-    deviations from the fit, each divided by that of its error.
+    errors: the standard deviation of each loss: runs of few steps scatter more. squares: of the deviations from the
+    fit, each divided by its error.
     """
 
     a: float
@@ -151,12 +151,18 @@ class PowerLaw:
         def line(c: float) -> tuple[float, float, float]:
             """The best line through the losses over T^−c: the sum of squares around it, a and b."""
             columns = np.stack([np.ones(len(y)), lengths**-c], 1)
-            a, b = np.linalg.lstsq(columns / sigma[:, None], y / sigma)[0]
-            return float((((a + b * columns[:, 1] - y) / sigma) ** 2).sum()), a, b
+            used = columns[:, -1:] if len(y) <= 3 else columns
+            found = np.linalg.lstsq(used / sigma[:, None], y / sigma)[0]
+            squares = float((((used @ found - y) / sigma) ** 2).sum())
+            return squares, float(found[0]) if len(found) > 1 else 0.0, float(found[-1])
 
         c = float(minimize_scalar(lambda c: line(c)[0], bounds=(0.01, 3), method="bounded", options={"xatol": 1e-9}).x)
         squares, a, b = line(c)
-        return cls(float(a), float(b), c, squares, errors)
+        return cls(a, b, c, squares, errors)
+
+    @property
+    def parameters(self) -> int:
+        return 3 if len(self.errors) > 3 else 2
 
     def loss(self, steps: float) -> float:
         return float(self.a + self.b * steps**-self.c)
@@ -166,28 +172,30 @@ class PowerLaw:
         return float((self.b / (loss - self.a)) ** (1 / self.c)) if self.b > 0 and loss > self.a else math.inf
 
     def slope(self, steps: float) -> NDArray[np.float64]:
-        """How the loss after some steps changes with a, b and c."""
+        """How the loss after some steps changes with the parameters: a where it is one, b and c."""
         x = steps**-self.c
-        return np.array([1.0, x, -self.b * x * math.log(steps)])
+        return np.array([1.0, x, -self.b * x * math.log(steps)])[-self.parameters :]
 
     def variance(self, steps: float) -> float:
-        """Of the loss after some steps, with the same factor as the errors."""
+        """Of the loss after some steps, by the errors."""
         slope, weighted = self.slope(steps), np.array([self.slope(at) / error for at, error in self.errors.items()])
         return float(slope @ np.linalg.solve(weighted.T @ weighted, slope))
 
 
-def steps_ratio(ours: PowerLaw, theirs: PowerLaw, at: int, every: Sequence[PowerLaw]) -> Interval:
+def steps_ratio(ours: PowerLaw, theirs: PowerLaw, at: int, every: Sequence[PowerLaw], seeds: int) -> Interval:
     """The steps that one needs for the other's loss after `at` of them, divided by these.
 
-    every: fits whose errors have one factor, of seeds and of searches alike: what they leave says how large it is. The
-    interval is by the first derivative of the logarithm.
+    every: fits whose errors have one factor, of seeds and of searches: what they leave says how large it is. Where they
+    leave nothing, the errors are taken as they are, those of seeds, with `seeds` degrees of freedom. The interval is by
+    the first derivative of the logarithm.
     """
-    freedom = sum(len(law.errors) - 3 for law in every)
+    freedom = sum(len(law.errors) - law.parameters for law in every)
     steps = ours.steps(theirs.loss(at))
-    if not freedom or not math.isfinite(steps):
+    if not math.isfinite(steps):
         return Interval(len(ours.errors), steps / at, None, None)
-    variance = sum(law.squares for law in every) / freedom * (ours.variance(steps) + theirs.variance(at))
+    scale = sum(law.squares for law in every) / freedom if freedom else 1.0
+    variance = scale * (ours.variance(steps) + theirs.variance(at))
     per_step = ours.b * ours.c * steps**-ours.c  # of the loss, per logarithm of steps
-    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance) / per_step
+    half = float(stdtrit(freedom or seeds, (1 + LEVEL) / 2)) * math.sqrt(variance) / per_step
     ratio = steps / at
     return Interval(len(ours.errors), ratio, ratio * math.exp(-half), ratio * math.exp(half))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from common import table
 from inference import PowerLaw, steps_ratio
-from results_page import DATA, NAMES, Stored, unit_of
+from results_page import DATA, NAMES, Stored, percent, unit_of
 from stored import SeedGroup
+
+from adan_bench.records.stats import Interval
 
 Rungs = Mapping[int, SeedGroup]
 
@@ -23,35 +26,86 @@ def rungs(stored: Stored, name: str) -> dict[str, dict[int, SeedGroup]]:
     return found
 
 
-def laws(own: Mapping[str, Rungs]) -> dict[str, PowerLaw]:
-    """The fits of all optimizers, nothing where there are too few lengths; at each, all have the same error."""
-    lengths = {steps for ladder in own.values() for steps in ladder}
-    found = {steps: [ladder[steps].result for ladder in own.values() if steps in ladder] for steps in sorted(lengths)}
-    errors = {steps: math.sqrt(statistics.fmean(r.variance for r in results)) for steps, results in found.items()}
-    complete = len(lengths) > 3 and all(len(results) == len(own) for results in found.values())
-    means = {name: {steps: group.result.mean for steps, group in ladder.items()} for name, ladder in own.items()}
-    return {name: PowerLaw.of(of, errors) for name, of in means.items()} if complete else {}
+@dataclass(frozen=True)
+class Ladder:
+    """Adan, AdamW and others at several lengths; those that were run at all of them have a fit.
+
+    seeds: the degrees of freedom of the errors at a length.
+    """
+
+    own: Mapping[str, Rungs]
+    fits: Mapping[str, PowerLaw]
+    seeds: int
+
+    @classmethod
+    def of(cls, own: Mapping[str, Rungs]) -> Ladder | None:
+        """None where not both Adan and AdamW were run at the same two lengths or more. All have the same errors."""
+        lengths = sorted(own.get("adamw", {}))
+        if len(lengths) < 2 or own.get("adan", {}).keys() != {*lengths}:
+            return None
+        at = {steps: [ladder[steps] for ladder in own.values() if steps in ladder] for steps in lengths}
+        errors = {steps: math.sqrt(statistics.fmean(g.result.variance for g in of)) for steps, of in at.items()}
+        means = {name: {steps: group.result.mean for steps, group in ladder.items()} for name, ladder in own.items()}
+        fits = {name: PowerLaw.of(of, errors) for name, of in means.items() if of.keys() == {*lengths}}
+        return cls(own, fits, min(sum(group.n - 1 for group in of) for of in at.values()))
+
+    @property
+    def lengths(self) -> list[int]:
+        return [*self.own["adamw"]]
+
+    @property
+    def has_floor(self) -> bool:
+        """Whether there are enough lengths to fit what the loss tends to."""
+        return self.fits["adamw"].parameters == 3
+
+    def ratio(self, name: str, steps: int) -> Interval:
+        """The steps for AdamW's loss after some steps, divided by these."""
+        return steps_ratio(self.fits[name], self.fits["adamw"], steps, [*self.fits.values()], self.seeds)
+
+
+def ladder(stored: Stored, name: str) -> Ladder | None:
+    return Ladder.of(rungs(stored, name)) if name else None
 
 
 def ladders(stored: Stored) -> str:
-    """A table per ladder of which enough is stored to fit: losses by length, and the ratios of steps at equal loss."""
-    every = (rungs(stored, row.get("ladder", "")) for row in DATA["field"])
-    return "\n\n".join(_table(own, fits) for own in every if (fits := laws(own)))
+    """A table per ladder of which two lengths are stored: losses by length, and the ratios of steps at equal loss."""
+    parts = []
+    for name, label in DATA["ladders"].items():
+        if (found := ladder(stored, name)) is not None:
+            parts += [f"### {label}", _table(found)]
+    return "\n\n".join(parts)
 
 
-def _table(own: Mapping[str, Rungs], fits: Mapping[str, PowerLaw]) -> str:
+def in_short(stored: Stored) -> str:
+    """README's sentence: the steps that Adan needs, and whoever else was run at all lengths, at the longest of them."""
+    found = ladder(stored, next(iter(DATA["ladders"])))
+    if found is None:
+        return ""
+    longest, said = found.lengths[-1], []
+    for name in (name for name in found.fits if name != "adamw"):
+        ratio = found.ratio(name, longest)
+        ends = "" if ratio.low is None else f" ({percent(math.log(ratio.low), math.log(ratio.high or math.inf))})"
+        said.append(f"{NAMES[name]} {percent(math.log(ratio.mean))}{ends}")
+    return f"Steps to the loss that AdamW has after {longest:,}, each with its best learning rate: {', '.join(said)}."
+
+
+def _table(found: Ladder) -> str:
+    own = found.own
     unit = unit_of(next(iter(own["adan"].values())).first)
     names = sorted(own, key=["adan", "adamw", *own].index)
-    rivals = [name for name in names if name != "adamw"]
+    rivals = [name for name in names if name in found.fits and name != "adamw"]
     head = [f"steps: {unit.name} ↓", *(NAMES[name] for name in names)]
     head += [f"{NAMES[name]}'s steps for AdamW's loss" for name in rivals]
     lines = []
-    for steps in own["adamw"]:
-        cells = [f"{unit.spread(own[name][steps].final())} ({_chosen(own[name][steps])})" for name in names]
-        lines.append([f"{steps:,}", *cells, *(_ratio(fits, name, steps) for name in rivals)])
-    said = ", ".join(f"{NAMES[name]} {fit.a:.3f} + {fit.b:.3g}·T^−{fit.c:.3f}" for name, fit in fits.items())
+    for steps in found.lengths:
+        groups = [own[name].get(steps) for name in names]
+        cells = [f"{unit.spread(group.final())} ({_chosen(group)})" if group else "" for group in groups]
+        lines.append([f"{steps:,}", *cells, *(_ratio(found, name, steps) for name in rivals)])
     seeds = "/".join(dict.fromkeys(str(group.n) for ladder in own.values() for group in ladder.values()))
-    text = f"Fits of the loss after T steps: {said}; {seeds} seeds per length. †: beyond the lengths run."
+    text = f"{seeds} seeds per length. †: beyond the lengths run."
+    if found.has_floor:
+        said = (f"{NAMES[name]} {f.a:.3f} + {f.b:.3g}·T^−{f.c:.3f}" for name, f in found.fits.items())
+        text += f" Fits of the loss after T steps: {', '.join(said)}."
     return f"{table(head, lines)}\n\n{text}"
 
 
@@ -61,9 +115,9 @@ def _chosen(group: SeedGroup) -> str:
     return f"lr {group.settings['lr']:.2g}, b1 {b1:g}"
 
 
-def _ratio(fits: Mapping[str, PowerLaw], name: str, steps: int) -> str:
+def _ratio(found: Ladder, name: str, steps: int) -> str:
     """With its interval, and a dagger where the steps are outside the lengths that were run."""
-    found = steps_ratio(fits[name], fits["adamw"], steps, [*fits.values()])
-    inside = min(fits[name].errors) <= steps * found.mean <= max(fits[name].errors)
-    interval = f" [{found.low:.2f}, {found.high:.2f}]" if found.low is not None else ""
-    return f"×{found.mean:.2f}{'' if inside else '†'}{interval}"
+    ratio = found.ratio(name, steps)
+    inside = found.lengths[0] <= steps * ratio.mean <= found.lengths[-1]
+    interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.low is not None else ""
+    return f"×{ratio.mean:.2f}{'' if inside else '†'}{interval}"

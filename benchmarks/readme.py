@@ -181,10 +181,11 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 OF_STUDIES = {
     "families": results_page.families,
-    "families-in-short": results_page.families_in_short,
     "field": field.todays_optimizers,
     "field-in-short": field.field_in_short,
     "ladder": ladder.ladders,
+    "ladder-in-short": ladder.in_short,
+    "searches": field.searches,
     "other-studies": results_details.others,
 }
 OF_KIND: dict[str, Callable[[str, results_page.Stored], str]] = {

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import curve_fit
+from scipy.optimize import least_squares
 from scipy.stats import sem, t, ttest_ind
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -263,9 +263,9 @@ def field_rows() -> Iterator[list[str]]:
 
 
 def steps(label: str, loss: float) -> list[str]:
-    """The steps that AdamW needs for a loss, where a ladder of its lengths is stored."""
+    """The steps that AdamW needs for a loss, where a ladder of at least four lengths is stored."""
     (name,) = (row.get("ladder", "") for row in PAGE["field"] if row["label"] == label)
-    if not (lengths := (own := ladder(name)).get("adamw", {})):
+    if len(lengths := (own := ladder(name)).get("adamw", {})) < 4:
         return []
     needed = _needed(_fit(own, "adamw"), loss)
     side = "below" if needed < min(lengths) else "above" if needed > max(lengths) else ""
@@ -276,27 +276,33 @@ def steps(label: str, loss: float) -> list[str]:
 
 
 def ladder(name: str) -> dict[str, dict[int, list[float]]]:
-    """The reported losses of the studies NAME-…, by optimizer and number of steps; nothing before all have four."""
+    """The reported losses of the studies NAME-…, by optimizer and number of steps; nothing before there are two."""
     found: dict[str, dict[int, list[float]]] = {}
     for file in (ROOT / "results" / "studies").glob(f"{name}-*.jsonl") if name else ():
         for line in _lines(file):
             if line["config"]["role"] == "run" and (run := _newer(line)).value is not None:
                 own = found.setdefault(run.optimizer, {})
                 own.setdefault(line["config"]["steps"], []).append(run.value)
-    lengths = set[int]().union(*found.values())
-    return found if len(lengths) > 3 and all(own.keys() == lengths for own in found.values()) else {}
+    ours, theirs = (sorted(found.get(name, {})) for name in ("adan", "adamw"))
+    return found if ours == theirs and len(ours) > 1 else {}
 
 
 def _fit(ladder: dict[str, dict[int, list[float]]], name: str) -> Any:
-    """a, b and c of a + b·(T / 1000)^−c; lengths count by the scatter of seeds there, over all optimizers."""
+    """a, b and c of a + b·(T / 1000)^−c; lengths count by the scatter of seeds there, over all optimizers.
+
+    Of fewer than four lengths, a is 0.
+    """
     lengths = sorted(ladder[name])
-    sigma = [
-        math.sqrt(np.mean([np.var(own[steps], ddof=1) / len(own[steps]) for own in ladder.values()]))
-        for steps in lengths
-    ]
+    every = [[own[steps] for own in ladder.values() if steps in own] for steps in lengths]
+    sigma = [math.sqrt(np.mean([np.var(own, ddof=1) / len(own) for own in at])) for at in every]
     x, y = np.array(lengths) / 1000, np.array([np.mean(ladder[name][steps]) for steps in lengths])
-    start = (y.min() / 2, y.max() / 2, 0.5)
-    return curve_fit(lambda t, a, b, c: a + b * t**-c, x, y, start, sigma, maxfev=10_000, xtol=1e-12, ftol=1e-12)[0]
+    start = (0.3, y.max()) if len(x) < 4 else (0.5, y.max() / 2, y.min() / 2)
+
+    def off(p: Any) -> Any:
+        return (p[1] * x ** -p[0] + (p[2] if len(p) > 2 else 0.0) - y) / sigma
+
+    c, b, *floor = least_squares(off, start, x_scale="jac", xtol=1e-14, ftol=1e-14, gtol=1e-14, max_nfev=10_000).x
+    return floor[0] if floor else 0.0, b, c
 
 
 def _needed(fit: Any, loss: float) -> float:
@@ -306,13 +312,16 @@ def _needed(fit: Any, loss: float) -> float:
 
 def ladder_rows() -> Iterator[list[str]]:
     """For each length: the means, and the ratios of steps at AdamW's loss; the latter without their intervals."""
-    for own in filter(None, (ladder(row.get("ladder", "")) for row in PAGE["field"])):
-        names, fits = sorted(own, key=["adan", "adamw", *own].index), {name: _fit(own, name) for name in own}
+    for own in filter(None, map(ladder, PAGE["ladders"])):
+        lengths = sorted(own["adamw"])
+        names = sorted(own, key=["adan", "adamw", *own].index)
+        fits = {name: _fit(own, name) for name in names if sorted(own[name]) == lengths}
         a, b, c = fits["adamw"]
-        for steps in sorted(own["adamw"]):
+        for steps in lengths:
             loss = a + b * (steps / 1000) ** -c
-            ratios = [f"×{_needed(fits[name], loss) / steps:.2f}" for name in names if name != "adamw"]
-            yield [f"{steps:,}", *(f"{np.mean(own[name][steps]):.4f}" for name in names), *ratios]
+            means = [f"{np.mean(own[name][steps]):.4f}" if steps in own[name] else "" for name in names]
+            ratios = [f"×{_needed(fits[name], loss) / steps:.2f}" for name in fits if name != "adamw"]
+            yield [f"{steps:,}", *means, *ratios]
 
 
 # Families

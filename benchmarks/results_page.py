@@ -255,12 +255,6 @@ def families(stored: Stored) -> str:
     return table(["Adan's error against AdamW's", "each family", "their mean, 95% interval", "one more family"], lines)
 
 
-def families_in_short(stored: Stored) -> str:
-    means = [summary(found).mean for found in by_family(stored).values()]
-    error, loss = (f"{percent(mean.mean)} ({percent(mean.low, mean.high)})" for mean in means)
-    return f"Over families of models, Adan's classification error differs from AdamW's by {error}, its loss by {loss}."
-
-
 def words(settings: Mapping[str, Any]) -> str:
     """An optimizer's settings in words, but what is 0."""
     parts = []

@@ -98,11 +98,11 @@ def test_intervals_of_ratios_of_steps_hold_the_truth(falls):
     for at in [*LENGTHS] * 60:
         noisy = [{t: 0.5 + b * t**-0.6 + rng.normal(0, errors[t]) for t in LENGTHS} for b in (40, 36, 30)]
         laws = [PowerLaw.of(losses, errors) for losses in noisy]
-        found = steps_ratio(laws[1], laws[0], at, laws)
+        found = steps_ratio(laws[1], laws[0], at, laws, 99)
         assert found.mean == pytest.approx(truth, abs=0.15)
         held.append(found.low <= truth <= found.high)
     assert 0.91 <= np.mean(held) <= 0.98
-    alone = steps_ratio(laws[1], PowerLaw.of({t: 0.4 + t**-0.6 for t in LENGTHS}, errors), 8_000, laws)
+    alone = steps_ratio(laws[1], PowerLaw.of({t: 0.4 + t**-0.6 for t in LENGTHS}, errors), 8_000, laws, 99)
     assert (alone.mean, alone.low) == (math.inf, None)
 
 
@@ -241,17 +241,25 @@ def test_two_searches_and_a_ladder(with_field, tmp_path, monkeypatch):
 
 
 def test_a_ladder_says_how_many_steps_are_saved(with_field, tmp_path, monkeypatch):
+    def shown():
+        text = ladder.ladders(known := with_field.read())
+        cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|")
+        return known, text, *cells
+
     with_field("field-gpt")
-    for lengths in (LENGTHS[:0], LENGTHS[:2]):
+    for lengths in (LENGTHS[:0], LENGTHS[:1]):
         with_field.ladder(lengths)
-        assert ladder.ladders(with_field.read()) == ""
+        assert ladder.ladders(with_field.read()) == ladder.in_short(with_field.read()) == ""
         assert [*recompute.ladder_rows()] == []
+    with_field.ladder(LENGTHS[1:2])
+    known, text, _, _, *rows = shown()
+    assert [[cell.partition(" ")[0] for cell in row[4:]] for row in rows] == [["×0.89†", "×0.53†"], ["×0.91", "×0.61"]]
+    assert "Fits" not in text
+    assert re.search(r"after 2,000, .*: Adan −9\.0% \(−9\.1% to −8\.9%\), Muon −38\.9% \(", ladder.in_short(known))
+    write_page(known, tmp_path, monkeypatch)
+    assert recompute.differences() == []
     with_field.ladder(LENGTHS[2:4])
-    known = with_field.read()
-    text = ladder.ladders(known)
-    head, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
-    ]
+    known, text, head, *rows = shown()
     assert head[1:] == ["Adan", "AdamW", "Muon", "Adan's steps for AdamW's loss", "Muon's steps for AdamW's loss"]
     assert [row[0] for row in rows[1:]] == ["1,000", "2,000", "4,000", "8,000"]
     assert {row[1].partition(" (")[2] for row in rows[1:]} == {"lr 0.001, b1 0.9)"}
