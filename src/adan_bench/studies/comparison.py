@@ -51,14 +51,13 @@ def learning_rates(spec: OptimizerSpec, count: int) -> list[float]:
     return [float(f"{spec.lr * 10**exponent:.3g}") for exponent in exponents]
 
 
-def split_trials(trials: int) -> tuple[int, int]:
-    """How many of the trials go to the learning rate, and how many to what follows: a quarter, at most three.
+def rate_trials(trials: int) -> int:
+    """How many of the trials go to the learning rate: all but a quarter, of which at most three go to what follows.
 
-    >>> split_trials(8), split_trials(4), split_trials(2), split_trials(16)
-    ((6, 2), (3, 1), (2, 0), (13, 3))
+    >>> [rate_trials(trials) for trials in (8, 4, 2, 16)]
+    [6, 3, 2, 13]
     """
-    others = min(3, trials // 4)
-    return trials - others, others
+    return trials - min(3, trials // 4)
 
 
 class Comparison:
@@ -129,7 +128,7 @@ class Comparison:
     def _search(self, key: Key, trials: int, eta: int) -> Search:
         base, c = self.arms[key].base, self.who[key[1]]
         check_free_rate(c)
-        rates, _ = split_trials(trials)
+        rates = rate_trials(trials)
         judged = rungs(eta, rates, base.stop_after or base.steps, base.eval_every)
         if eta > 1 and not judged:
             raise UsageError(

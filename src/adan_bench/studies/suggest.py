@@ -24,7 +24,7 @@ from adan_bench.errors import UsageError
 from adan_bench.errors import short as shown
 from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, rank
 from adan_bench.studies.arms import Search, rounded
-from adan_bench.studies.comparison import Comparison, Key, check_free_rate, learning_rates, split_trials
+from adan_bench.studies.comparison import Comparison, Key, check_free_rate, learning_rates, rate_trials
 from adan_bench.task import OptimizerSpec, Settings, Task
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE
@@ -92,11 +92,10 @@ def short(base: RunConfig) -> RunConfig:
 
 def short_runs(spec: OptimizerSpec, full: RunConfig, fixed: Settings) -> ShortRuns:
     """The search of an optimizer: as many short runs, and over as wide a range of rates, as every other's."""
-    rates, _ = split_trials(TRIALS)
     start = optimizers.defaults(spec)
     if spec.name == "adan":
         start["betas"] = (first_beta(full.steps), *start["betas"][1:])
-    return ShortRuns(tuple(learning_rates(spec, rates)), TRIALS, start, fixed=fixed, refine=True)
+    return ShortRuns(tuple(learning_rates(spec, rate_trials(TRIALS))), TRIALS, start, fixed=fixed, refine=True)
 
 
 @dataclass(frozen=True)
