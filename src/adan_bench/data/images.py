@@ -28,7 +28,7 @@ from torch import Tensor
 from adan_bench.data.batching import decoders, epoch_order, generator
 from adan_bench.data.cifar import read_cifar
 from adan_bench.data.files import CIFAR_FOLDER, IMAGENET
-from adan_bench.errors import UsageError, listing
+from adan_bench.errors import UsageError, listing, reading
 from adan_bench.task import Context
 
 HELD_OUT_DIGITS = 360
@@ -273,11 +273,8 @@ class Folder:
 
         label = int(self.labels[index])
         path = self.root / self.classes[label] / os.fsdecode(bytes(self.names[index]))
-        try:
-            with Image.open(path) as file:
-                return file.convert("RGB"), label
-        except OSError as error:  # PIL's errors on unknown, cut and damaged files are OSErrors
-            raise UsageError(f"{path}: not an image that can be read ({error}); copy this file again") from error
+        with reading(path, "not an image that can be read", "copy this file again"), Image.open(path) as file:
+            return file.convert("RGB"), label
 
 
 # How one image is varied

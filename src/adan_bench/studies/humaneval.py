@@ -20,7 +20,7 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
-from adan_bench.errors import UsageError
+from adan_bench.errors import UsageError, reading
 from adan_bench.records.store import write_json
 from adan_bench.studies import sandbox
 from adan_bench.task import Context
@@ -81,13 +81,11 @@ def estimate(samples: int, right: int, k: int) -> float:
 
 
 def read_problems(path: Path) -> Iterator[Mapping[str, str]]:
-    try:
+    with reading(path, "not HumanEval's gzipped JSON lines"):
         with gzip.open(path, "rt", encoding="utf-8") as file:
             problems = [json.loads(line) for line in file if line.strip()]
         if not problems or not all(field in problem for problem in problems for field in FIELDS):
             raise ValueError(f"every line must have {', '.join(FIELDS)}")
-    except (OSError, EOFError, ValueError) as error:
-        raise UsageError(f"{path}: not HumanEval's gzipped JSON lines ({error}); get it again") from error
     yield from problems
 
 
