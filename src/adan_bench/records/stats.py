@@ -268,13 +268,13 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     firsts = [r for r in trials if r.config.seed == seed]
     groups = grouped(firsts, lambda r: {key: value for key, value in r.config.tuned.items() if key != "lr"})
     largest: list[RunRecord] = max(groups, key=lambda group: len(group), default=[])
-    runs = sorted(largest, key=lambda r: float(r.config.settings["lr"]))
+    runs = sorted(largest, key=lambda r: r.lr)
     finals = [r.final for r in runs]
     if len(runs) < 2 or all(value is None for value in finals):
         return None
     scores = [rank(r) for r in runs]
-    rates = [float(r.config.settings["lr"]) for r in runs]
-    chosen = float(best_trial(trials).config.settings["lr"])
+    rates = [r.lr for r in runs]
+    chosen = best_trial(trials).lr
     ties = [i for i, score in enumerate(scores) if score == min(scores)]
     best = next((i for i in ties if rates[i] == chosen), ties[0])
     near = [score <= scores[best] + WIDTH_TOLERANCE * abs(scores[best]) for score in scores]
@@ -339,7 +339,7 @@ def best_trials(trials: Sequence[RunRecord]) -> list[RunRecord]:
     scores = [(score(own), own) for own in points if len(own) == most]
     lowest = min(found for found, _ in scores)
     best = [own for found, own in scores if found == lowest]
-    logs = [math.log(own[0].config.settings["lr"]) for own in best]
+    logs = [math.log(own[0].lr) for own in best]
     middle = (min(logs) + max(logs)) / 2
     return best[min(range(len(best)), key=lambda i: round(abs(logs[i] - middle), 6))]
 
