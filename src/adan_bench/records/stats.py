@@ -1,7 +1,7 @@
 """Records to numbers: means and intervals over seeds, steps to a target, learning rate ranges, performance profiles.
 
 Seeds are pairs: seed 0 of one optimizer starts from the same weights and sees the same batches as seed 0 of another, so
-differences can be taken seed by seed (`verdict`); Welch's test (`welch`) does without pairs. With fewer than three
+differences can be taken seed by seed (`by_pairs`); Welch's test (`welch`) does without pairs. With fewer than three
 seeds nothing is called significant.
 """
 
@@ -207,6 +207,12 @@ def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Inter
     return Interval(n, mean, mean - half, mean + half)
 
 
+def by_pairs(a: Mapping[int, float], b: Mapping[int, float], comparisons: int = 1) -> Interval:
+    """The mean of a − b, results by seed, over the seeds that both have, with the interval of that difference."""
+    gaps = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
+    return interval(gaps, comparisons) if gaps else Interval(0, math.nan, None, None)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """One optimizer minus another: the interval of the difference, and what it says of the first.
@@ -230,23 +236,6 @@ class Verdict:
         if math.isclose(low, high, rel_tol=1e-9):
             return "constant"
         return "better" if better else "worse"
-
-
-def verdict(
-    a: Mapping[int, float],
-    b: Mapping[int, float],
-    higher_is_better: bool,
-    comparisons: int = 1,
-    *,
-    paired: bool = False,
-    diverged: tuple[int, int] = (0, 0),
-) -> Verdict:
-    """What a − b, results by seed, says of a: by Welch's test, or by one of the seeds that both have, pair by pair."""
-    if not paired:
-        return Verdict(welch([*a.values()], [*b.values()], comparisons), higher_is_better, diverged)
-    gaps = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
-    gap = interval(gaps, comparisons) if gaps else Interval(0, math.nan, None, None)
-    return Verdict(gap, higher_is_better, diverged)
 
 
 def to_target(record: RunRecord) -> tuple[int, float] | None:
