@@ -193,10 +193,6 @@ def _box(rows: Tensor, columns: Tensor) -> Tensor:
     return (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
 
 
-def _normalized(normal: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Batch:
-    return normal(images), labels
-
-
 # ImageNet
 
 
@@ -228,7 +224,7 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
     batches = Batches(training, context.batch_size, context.seed, augmentation.repeats, own=context.own())
     known = len(train.classes)
     note = f"ImageNet folder of {known:,} classes: {len(train):,} to train ({done}), {len(val):,} held out"
-    return ImageData(224, 3, known, normal, batches, partial(_normalized, normal), evaluation, note)
+    return ImageData(224, 3, known, normal, batches, lambda images, labels: (normal(images), labels), evaluation, note)
 
 
 @dataclass(frozen=True)
