@@ -46,11 +46,11 @@ def test_an_interval_contains_its_mean_whatever_the_unit(metric: str, finals: tu
 
 
 def test_an_interval_stays_in_the_range_of_its_metric() -> None:
-    found = interval([0.97, 0.99, 1.0], within=(0.0, 1.0))
+    found = interval([0.97, 0.99, 1.0]).within(0.0, 1.0)
     assert found.high == 1.0
     assert found.half is None
     assert spread(found, []) == "0.9867 [0.9487, 1.000] (n=3)"
-    assert spread(interval([0.5, 0.6, 0.7], within=(0.0, 1.0)), []) == "0.6000 ± 0.2484 (n=3)"
+    assert spread(interval([0.5, 0.6, 0.7]).within(0.0, 1.0), []) == "0.6000 ± 0.2484 (n=3)"
     assert spread(interval([2.01e-5, 2.02e-5, 2e-5]), []) == "2.01e-05 ± 2.5e-07 (n=3)"
     assert spread(interval([5.0e-4, 5.1e-4, 4.9e-4]), []) == "0.0005 ± 2.5e-05 (n=3)"
 

@@ -143,12 +143,11 @@ class WorkloadSummary:
         return f"{usual} ({', '.join(others)})" if others else usual
 
 
-def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING) -> Interval:
+def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     """Mean and t interval.
 
     comparisons: how many could have been made; the level is Bonferroni's, so that all hold together with 95%. Where the
         results decide which optimizer the others are compared with, these are all pairs.
-    within: the range of the metric, which the interval does not leave.
 
     >>> interval([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
     Interval(n=3, mean=2.0, low=-0.48..., high=4.48...)
@@ -163,7 +162,7 @@ def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float,
 
     quantile = float(stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * comparisons)))
     half = quantile * statistics.stdev(values) / math.sqrt(n)
-    return Interval(n, mean, mean - half, mean + half).within(*within)
+    return Interval(n, mean, mean - half, mean + half)
 
 
 def mean_curve(
@@ -419,7 +418,7 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
     return OptimizerSummary(
         name=name,
         records=tuple(sorted(runs, key=lambda r: r.config.seed)),
-        final=interval(finals, within=usual_range(runs[0].metric, finals)) if finals else None,
+        final=interval(finals).within(*usual_range(runs[0].metric, finals)) if finals else None,
         steps_to_target=statistics.median([*(hit[0] for hit in reached), *missing]) if majority else None,
         seconds_to_target=statistics.median([*(hit[1] for hit in reached), *missing]) if majority else None,
         reached=len(reached),
