@@ -233,11 +233,10 @@ def suggest_settings(comparison: Comparison) -> None:
 
 def suggestions(comparison: Comparison) -> dict[Key, MeasuredSuggestion]:
     """The arms for which short runs have found settings."""
-    found = {}
-    for key in comparison.tuning:
-        arm, spec = comparison.arms[key], comparison.who[key[1]].spec
-        found[key] = suggestion(spec, arm.base, arm.base.settings, arm.tried or ())
-    return found
+    return {
+        (folder, name): suggestion(comparison.who[name].spec, arm.base, arm.base.settings, arm.tried or ())
+        for (folder, name), arm in comparison.found.items()
+    }
 
 
 # For a script that does not use the harness
