@@ -102,9 +102,9 @@ def searched(search: Mapping[str, Sequence[RunRecord]], chosen: Mapping[str, Map
             values = ["not finite" if r.final is None else f"{r.final:.5g}" for r in own]
             text = f"{words(changed)}: {', '.join(values)}"
             said.append(f"**{text}**" if chosen.get(optimizer) and best in own else text)
-        rates = [r.config.settings["lr"] for r in trials]
+        rates = [r.lr for r in trials]
         ends = {min(rates): "the smallest", max(rates): "the largest"}
-        end = ends.get(best.config.settings["lr"], "") if chosen.get(optimizer) else ""
+        end = ends.get(best.lr, "") if chosen.get(optimizer) else ""
         others = words({key: value for key, value in base.items() if key != "lr"})
         lines.append([NAMES.get(optimizer, optimizer), others, "; ".join(said), end])
     return table(["optimizer", "settings", f"validation {trials[0].metric} of the trials", "chosen rate is"], lines)

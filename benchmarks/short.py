@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from common import ROOT, table
 from stored import studies
-from tuning import lr
 
 from adan import recipes, scaled_lr
 from adan.suggestion import LR_RATIO
@@ -77,7 +76,7 @@ def cases() -> list[ShortCase]:
     for share in SHARES:
         records, _ = read_archive(ROOT / "results" / "suggest" / f"short-{share}.jsonl")
         for own in grouped(records, lambda r: [r.config.study, r.config.name]):
-            short.setdefault((own[0].config.study, own[0].config.name), {})[share] = sorted(own, key=lr)
+            short.setdefault((own[0].config.study, own[0].config.name), {})[share] = sorted(own, key=lambda run: run.lr)
     found = []
     for (name, optimizer), by_share in sorted(short.items()):
         fixed = {**next(iter(by_share.values()))[0].config.settings, "lr": None}
@@ -86,7 +85,7 @@ def cases() -> list[ShortCase]:
             for run in [*study.search.get(optimizer, ()), *(r for g in study.groups for r in g.runs)]:
                 alike = {**run.config.settings, "lr": None} == fixed
                 if alike and run.config.name == optimizer and run.config.role == "tune":
-                    same.setdefault(lr(run), run)
+                    same.setdefault(run.lr, run)
         if len(same) > 3 and optimizer != "adam":
             found.append(ShortCase(name, optimizer, dict(sorted(same.items())), by_share))
     return found
@@ -113,7 +112,7 @@ class ShortRule:
     def rate(self, case: ShortCase) -> float:
         """What it suggests."""
         runs = [self._cut(run) for run in case.short[self.share]]
-        best = vertex([math.log(lr(run)) for run in runs], [rank(run) for run in runs])
+        best = vertex([math.log(run.lr) for run in runs], [rank(run) for run in runs])
         return self.factor * math.exp(best)
 
     def _cut(self, run: RunRecord) -> RunRecord:

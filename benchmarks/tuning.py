@@ -20,10 +20,6 @@ from adan_bench.config import RunRecord
 from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, grouped, rank
 
 
-def lr(run: RunRecord) -> float:
-    return float(run.config.settings["lr"])
-
-
 def tuned(study: StoredStudy) -> tuple[RunRecord, RunRecord]:
     """The best trials of AdamW, or of Adam where a study has no AdamW, and of Adan."""
     baseline = "adamw" if "adamw" in study.search else "adam"
@@ -44,7 +40,7 @@ def searches() -> list[ChosenRatio]:
     for family, names in DATA["families"].items():
         for name in names.split():
             theirs, ours = tuned(studies()[name])
-            found.append(ChosenRatio(name, family, ours.config.steps, lr(ours) / lr(theirs)))
+            found.append(ChosenRatio(name, family, ours.config.steps, ours.lr / theirs.lr))
     return found
 
 
@@ -119,7 +115,7 @@ def swept(name: str, optimizer: str) -> list[RunRecord]:
     runs = [run for g in studies()[f"sensitivity-{name}"].groups if g.optimizer == optimizer for run in g.runs]
     settings = {**runs[0].config.settings, "lr": None}
     runs += [run for run in studies()[name].search[optimizer] if {**run.config.settings, "lr": None} == settings]
-    return sorted({lr(run): run for run in runs}.values(), key=lr)
+    return sorted({run.lr: run for run in runs}.values(), key=lambda run: run.lr)
 
 
 def width(runs: Sequence[RunRecord]) -> tuple[float, bool]:
@@ -131,8 +127,8 @@ def width(runs: Sequence[RunRecord]) -> tuple[float, bool]:
         for inner, outer in itertools.pairwise(outward):
             if rank(outer) > limit:
                 share = (limit - rank(inner)) / (rank(outer) - rank(inner))
-                return lr(inner) * (lr(outer) / lr(inner)) ** share, True
-        return lr(outward[-1]), False
+                return inner.lr * (outer.lr / inner.lr) ** share, True
+        return outward[-1].lr, False
 
     low, high = end(runs[best::-1]), end(runs[best:])
     return high[0] / low[0], low[1] and high[1]

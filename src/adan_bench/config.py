@@ -336,6 +336,10 @@ class RunRecord:
         return None if value is None or not math.isfinite(value) else float(value)
 
     @property
+    def lr(self) -> float:
+        return float(self.config.settings["lr"])
+
+    @property
     def diverged(self) -> bool:
         """Whether the loss became infinite, or the run went through and ended with a metric that is not finite."""
         return self.status == "diverged" or (self.status == "finished" and self.final is None)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from lzma import LZMAError
 from pathlib import Path
+from pickle import PickleError
 from typing import Any
 
 MANY = 20  # names: more are not listed where one of them is near
@@ -33,6 +36,17 @@ def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageEr
         return UsageError(f"{has} {what} {name!r}; {meant}")
     hint = f"{meant} {have.capitalize()}" if near else have
     return UsageError(f"{has} {what} {name!r}; {hint}: {', '.join(names) or 'none'}")
+
+
+@contextmanager
+def reading(path: Path, wrong: str, remedy: str = "get it again") -> Iterator[None]:
+    """Say what is wrong with a file that cannot be read, and what to do about it."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, PickleError, LZMAError) as error:
+        raise UsageError(f"{path}: {wrong} ({error}); {remedy}") from error
 
 
 def check_name(decorator: str, name: Any, marks: str = "_+-") -> None:

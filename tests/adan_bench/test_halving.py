@@ -70,7 +70,7 @@ def test_halving(tiny: Path, tmp_path: Path) -> None:
             "rungs": rule,
             "gradients": gradients,
         }
-        assert halved.bases["tiny", name].origin == Origin(kind="here", trials=8, eta=2, rungs=(12, 24))
+        assert halved.arms["tiny", name].base.origin == Origin(kind="here", trials=8, eta=2, rungs=(12, 24))
     same = [key for key, found in parts.items() if found[0] == "finished" and int(key[-2:]) < 6]
     assert all(parts[key] == whole[key] for key in same)
     assert (
@@ -112,6 +112,6 @@ def test_how_a_search_was_halved_is_remembered(bench: Any, tiny: Path, tmp_path:
     file.write_text(json.dumps(best), encoding="utf-8")
     options = chosen(script=tiny, steps=8, eval_every=2)
     study = Comparison(["tiny"], competitors("adan,adam"), options, out=tmp_path / "b", tuned=file)
-    origins = [base.origin for base in study.bases.values()]
+    origins = [arm.base.origin for arm in study.arms.values()]
     assert [(origin.trials, origin.eta, origin.rungs) for origin in origins] == [(4, 2, (4,)), (4, 1, ())]
     assert said(origins[0]) == "tuned in 4 trials (best.json, halved by 2 at steps 4)"

@@ -87,7 +87,7 @@ class InlineWorker:
     usable = True
     environments: list[Any] = []  # noqa: RUF012
 
-    def __init__(self, log: Path, asked: str, ranks: int, environment: Any) -> None:
+    def __init__(self, log: Path, ranks: int, environment: Any) -> None:
         self.environments.append(environment)
 
     def answers(self, job: Job) -> Any:
@@ -147,7 +147,7 @@ def test_runs_go_to_the_least_used_gpu(service: Any, tmp_path: Path, monkeypatch
 @pytest.mark.usefixtures("eight_gpus")
 def test_a_run_has_a_gpu_for_each_rank(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(pools, "Worker", lambda log, asked, *rest: seen.append(rest) or InlineWorker(log, asked, *rest))
+    monkeypatch.setattr(pools, "Worker", lambda log, *rest: seen.append(rest) or InlineWorker(log, *rest))
     pool = LocalPool(tmp_path, chosen(device="cuda", jobs=2, ranks=4))
     pool._mps = {}
     pool._worker(1)

@@ -11,13 +11,14 @@ from support.made_up_runs import record, three
 
 from adan_bench.config import RunRecord
 from adan_bench.records.stats import (
+    Verdict,
+    by_pairs,
     interval,
     mean_curve,
     performance_profile,
     sensitivity,
     summarize,
     to_target,
-    verdict,
     welch,
 )
 from adan_bench.reports.comparison import warn
@@ -45,11 +46,11 @@ def test_an_interval_contains_its_mean_whatever_the_unit(metric: str, finals: tu
 
 
 def test_an_interval_stays_in_the_range_of_its_metric() -> None:
-    found = interval([0.97, 0.99, 1.0], within=(0.0, 1.0))
+    found = interval([0.97, 0.99, 1.0]).within(0.0, 1.0)
     assert found.high == 1.0
     assert found.half is None
     assert spread(found, []) == "0.9867 [0.9487, 1.000] (n=3)"
-    assert spread(interval([0.5, 0.6, 0.7], within=(0.0, 1.0)), []) == "0.6000 ± 0.2484 (n=3)"
+    assert spread(interval([0.5, 0.6, 0.7]).within(0.0, 1.0), []) == "0.6000 ± 0.2484 (n=3)"
     assert spread(interval([2.01e-5, 2.02e-5, 2e-5]), []) == "2.01e-05 ± 2.5e-07 (n=3)"
     assert spread(interval([5.0e-4, 5.1e-4, 4.9e-4]), []) == "0.0005 ± 2.5e-05 (n=3)"
 
@@ -83,7 +84,7 @@ def test_the_paired_test_is_scipy_s() -> None:
     from scipy.stats import ttest_rel
 
     a, b = {0: 1.0, 1: 2.5, 2: 3.0, 7: 9.0}, {0: 0.5, 1: 1.0, 2: 2.8, 8: 0.0}
-    found = verdict(a, b, True, paired=True).difference
+    found = by_pairs(a, b)
     expected = ttest_rel([1.0, 2.5, 3.0], [0.5, 1.0, 2.8]).confidence_interval(0.95)
     assert (found.n, found.low, found.high) == (3, pytest.approx(expected.low), pytest.approx(expected.high))
 
@@ -105,12 +106,11 @@ def test_the_paired_test_is_scipy_s() -> None:
 def test_the_word_of_a_verdict(
     ours: list[float], theirs: list[float], higher: bool, diverged: tuple[int, int], word: str
 ) -> None:
-    a, b = (dict(enumerate(values)) for values in (ours, theirs))
-    assert verdict(a, b, higher, diverged=diverged).word == word
+    assert Verdict(welch(ours, theirs), higher, diverged).word == word
 
 
 def test_results_without_a_common_seed_make_no_pairs() -> None:
-    assert verdict({0: 1.0}, {1: 2.0}, True, paired=True).word == "too few seeds"
+    assert Verdict(by_pairs({0: 1.0}, {1: 2.0}), True).word == "too few seeds"
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ def test_a_comparison_after_a_tuning_without_result(tiny: Path, tmp_path: Path) 
     who = competitors("adan,sgd:momentum=1e30")
     with Comparison(["tiny"], who, chosen(script=tiny, steps=20), out=tmp_path) as study:
         study.make(2)
-    assert study.bases["tiny", "adan"].origin == Origin(kind="here", trials=2)
-    assert study.bases["tiny", "sgd:momentum=1e30"].origin.kind == "untuned"
+    assert study.arms["tiny", "adan"].base.origin == Origin(kind="here", trials=2)
+    assert study.arms["tiny", "sgd:momentum=1e30"].base.origin.kind == "untuned"
 
 
 @pytest.mark.usefixtures("inline_pool")

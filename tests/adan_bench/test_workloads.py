@@ -139,10 +139,10 @@ def test_tuned_defaults_are_even_and_valid() -> None:
 def test_a_tuned_default_at_the_edge_is_marked(tmp_path: Path) -> None:
     """Unless the rate is set, or tuned anew: then the trials tell."""
     with Comparison(["digits-resnet"], competitors("adamw,adam,adamw:lr=0.01"), chosen(), out=tmp_path / "a") as study:
-        assert [base.origin.at_edge for base in study.bases.values()] == [True, False, False]
+        assert [arm.base.origin.at_edge for arm in study.arms.values()] == [True, False, False]
     with Comparison(["digits-resnet"], competitors("adamw"), chosen(steps=1), out=tmp_path / "b") as study:
         study.make(1)
-        assert not study.bases["digits-resnet", "adamw"].origin.at_edge
+        assert not study.arms["digits-resnet", "adamw"].base.origin.at_edge
 
 
 def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
     options = chosen(script=tiny, stop_after=20)
     study = Comparison(["tiny"], competitors("adan,sgd"), options, out=tmp_path, batch_sizes=[16, 64])
     for name in ("adan", "sgd"):
-        small, large = study.bases["tiny-b16", name], study.bases["tiny-b64", name]
+        small, large = study.arms["tiny-b16", name].base, study.arms["tiny-b64", name].base
         assert (small.steps, large.steps) == (60, 15)
         assert (small.stop_after, large.stop_after) == (20, 5)
         untuned = Origin(kind="untuned")
@@ -172,7 +172,7 @@ def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
         assert {r.config.seed for r in mine} == {1000}
         assert {r.config.settings["weight_decay"] for r in mine} == {0.125}
         best = min((r for r in mine if r.final is not None), key=lambda r: r.final or 0.0)
-        assert json.dumps(study.bases["tiny", name].settings) == json.dumps(best.config.settings)
+        assert json.dumps(study.arms["tiny", name].base.settings) == json.dumps(best.config.settings)
     study.save(tmp_path / "best.json")
     assert json.loads((tmp_path / "best.json").read_text(encoding="utf-8"))["workloads"]["tiny"]["sgd"]["trials"] == 4
 

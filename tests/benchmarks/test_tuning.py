@@ -104,9 +104,9 @@ def test_the_smallest_rate_of_adan_that_diverged():
     files = [*(ROOT / "results" / "studies").glob("*.jsonl"), *EVIDENCE.glob("*.jsonl")]
     runs = [run for file in files if file.stem not in ("gradients", "speed") for run in read_archive(file)[0]]
     diverged = [run for run in runs if run.config.optimizer == "adan" and run.diverged]
-    assert min(tuning.lr(run) for run in diverged) == DIVERGED_LR
+    assert min(run.lr for run in diverged) == DIVERGED_LR
     theirs, _ = tuning.tuned(STORED["vit-25"])
-    assert DIVERGED_LR / tuning.lr(theirs) == pytest.approx(16)
+    assert DIVERGED_LR / theirs.lr == pytest.approx(16)
     assert f"a ViT at lr {DIVERGED_LR:g}, 16 times its AdamW's rate" in TEXT
     for file in (ROOT / "results" / "adan_bench").glob("tuning*.jsonl"):
         for line in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
@@ -163,7 +163,7 @@ def test_b3_of_the_masked_autoencoder():
     def trials(study, b3):
         runs = STORED[study].search["adan"]
         same = {"betas": [0.98, 0.92, b3], "weight_decay": 0.02}
-        return {tuning.lr(run): run.final for run in runs if {**run.config.settings, **same} == run.config.settings}
+        return {run.lr: run.final for run in runs if {**run.config.settings, **same} == run.config.settings}
 
     usual, papers = trials("mae-50", 0.99), trials("mae-50-again", recipes["mae-pretrain"].betas[2])
     assert [usual[rate] < papers[rate] for rate in usual if rate in papers] == 4 * [True]
@@ -236,10 +236,10 @@ def test_ratios_of_the_papers_long_runs():
 )
 def test_what_cnns_chose(study, said):
     theirs, ours = tuning.tuned(STORED[study])
-    assert {8: "eight", 14: "fourteen"}[round(tuning.lr(ours) / tuning.lr(theirs))] in said
+    assert {8: "eight", 14: "fourteen"}[round(ours.lr / theirs.lr)] in said
     assert f"{ours.config.steps:,}" in said
     assert said in TEXT
-    assert tuning.lr(ours) == max(map(tuning.lr, STORED[study].search["adan"]))  # "the largest rate that was tried"
+    assert ours.lr == max(run.lr for run in STORED[study].search["adan"])  # "the largest rate that was tried"
 
 
 def test_what_the_page_says_of_defaults():
@@ -266,7 +266,7 @@ def test_what_the_page_says_of_defaults():
     half = 4.303 * statistics.stdev(finals) / 3**0.5  # Student's t for two degrees of freedom
     assert f"| GPT, 10.9 M, loss | {statistics.fmean(finals):.4g} ± {half:.2g} |" in TEXT
     assert "± is half a 95% interval." in TEXT
-    best = tuning.lr(tuning.tuned(STORED["vit-25"])[0])
+    best = tuning.tuned(STORED["vit-25"])[0].lr
     assert groups["vit-25"]["adamw"].settings["lr"] / best == pytest.approx(3, rel=0.1)
     assert "the ViT (where AdamW's best learning rate is a third of 0.0014)" in TEXT
 

@@ -44,8 +44,8 @@ def write_and_show(
     else:
         page, summaries = write_report(records, folder, damaged), summarize(records)
     failed = [record for record in records if record.status == "failed"]
-    best = {} if tuned is None else {key: tuned.bases[key].settings for key in tuned.tuning}
-    untuned = [] if tuned is None else [f"{workload} {name}" for workload, name in tuned.untuned]
+    best = {} if tuned is None else {key: arm.base.settings for key, arm in tuned.found.items()}
+    untuned = [] if tuned is None else [" ".join(key) for key in tuned.arms if key not in best]
     if as_json:
         for (workload, name), settings in best.items():
             event = "best" if suggested is None else "suggestion"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from adan_bench.data.cache import decoded
 from adan_bench.data.files import CIFAR_FOLDER
-from adan_bench.errors import UsageError
+from adan_bench.errors import reading
 from adan_bench.task import Context
 
 FILES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
@@ -41,15 +41,13 @@ def _decoded(path: Path) -> tuple[Tensor, Tensor]:
     import pyarrow.parquet as parquet
     from PIL import Image
 
-    try:
+    with reading(path, "not CIFAR-10 as parquet with columns img and label"):
         table = parquet.read_table(path, columns=["img", "label"])
         pixels = [
             np.asarray(Image.open(io.BytesIO(image["bytes"])).convert("RGB")) for image in table["img"].to_pylist()
         ]
         images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
         return images, torch.tensor(table["label"].to_pylist())
-    except (OSError, KeyError, ValueError) as error:  # pyarrow's errors are ValueErrors and KeyErrors
-        raise UsageError(f"{path}: not CIFAR-10 as parquet with columns img and label ({error})") from error
 
 
 class ArrayUnpickler(pickle.Unpickler):
@@ -67,10 +65,7 @@ class ArrayUnpickler(pickle.Unpickler):
 
 
 def _unpickled(path: Path) -> tuple[Tensor, Tensor]:
-    try:
-        with path.open("rb") as file:
-            content = ArrayUnpickler(file, encoding="bytes").load()
+    with reading(path, "not a batch of CIFAR-10's own python version"), path.open("rb") as file:
+        content = ArrayUnpickler(file, encoding="bytes").load()
         images = torch.from_numpy(content[b"data"].reshape(-1, 3, 32, 32))
         return images, torch.tensor(content[b"labels"])
-    except (OSError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path}: not a batch of CIFAR-10's own python version ({error}); get it again") from error

@@ -20,7 +20,7 @@ from adan_bench.config import cores
 from adan_bench.data.batching import decoders, epoch_order, generator, prefetch
 from adan_bench.data.files import BCCD
 from adan_bench.data.files import COCO as COCO_FILES
-from adan_bench.errors import UsageError
+from adan_bench.errors import UsageError, reading
 from adan_bench.task import Context
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as both detectors take them
@@ -213,23 +213,18 @@ def folder(annotations: Path) -> Coco:
     from PIL import Image
 
     images = annotations.parents[1] / annotations.stem.removeprefix("instances_")
-    try:
+    with reading(annotations, "not COCO's json with images, annotations and categories"):
         content = json.loads(annotations.read_bytes())
         wrong = [key for key in ("images", "annotations", "categories") if not isinstance(content[key], list)]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{annotations}: not COCO's json with images, annotations and categories ({error})") from error
     if wrong or not content["images"]:
         raise UsageError(f"{annotations}: {', '.join(wrong) or 'images'} must be a list that holds something")
     if not images.is_dir():
         raise UsageError(f"{annotations} describes images of the folder {images}, which is not there; unpack it there")
 
     def read(name: str) -> Any:
-        try:
-            with Image.open(images / name) as image:
-                return image.convert("RGB")
-        except OSError as error:
-            why = f"missing or no image ({error}); unpack {images.name}.zip again"
-            raise UsageError(f"{images / name}: {why}") from error
+        path, remedy = images / name, f"unpack {images.name}.zip again"
+        with reading(path, "missing or no image", remedy), Image.open(path) as image:
+            return image.convert("RGB")
 
     return Coco(content, read)
 

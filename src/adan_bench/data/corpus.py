@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adan_bench.errors import UsageError, listing
+from adan_bench.errors import UsageError, listing, reading
 
 PLAIN = (".txt", ".py")
 LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz", ".json.zst")
@@ -96,32 +96,25 @@ def _decoded(path: Path, group: int) -> bytes:
 def _rows(path: Path, group: int) -> list[str]:
     file = _parquet(path)
     column = _column(path, file.schema_arrow.names)
-    try:
+    with reading(path, f"row group {group} is damaged"):
         rows: list[str] = file.read_row_group(group, columns=[column])[column].to_pylist()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: row group {group} is damaged ({error}); get it again") from error
-    return rows
+        return rows
 
 
 def _parquet(path: Path) -> Any:
     import pyarrow.parquet as parquet
 
-    try:
+    with reading(path, "not a parquet file"):
         return parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        raise UsageError(f"{path}: not a parquet file ({error}); get it again") from error
 
 
 def _lines(path: Path) -> list[str]:
     import pyarrow as pa
 
     how = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
-    try:
-        with pa.input_stream(str(path), compression=how) as file:
-            rows = [json.loads(line) for line in file.read().split(b"\n") if line.strip()]
+    with reading(path, "not JSON lines with one document in each"), pa.input_stream(str(path), compression=how) as file:
+        rows = [json.loads(line) for line in file.read().split(b"\n") if line.strip()]
         return [row[_column(path, list(row))] for row in rows]
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"{path}: not JSON lines with one document in each ({error}); get it again") from error
 
 
 def _column(path: Path, columns: list[str]) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from adan_bench.data.batching import generator
 from adan_bench.data.files import CITATIONS, PROTEINS, PROTEINS_RAW, SPLITS
-from adan_bench.errors import UsageError
+from adan_bench.errors import UsageError, reading
 from adan_bench.task import Context
 
 
@@ -121,11 +121,9 @@ def _table(path: Path) -> Tensor:
 
     if not path.exists():
         raise UsageError(f"{path}: no such file; unpack OGB's proteins.zip as {PROTEINS}")
-    try:
+    with reading(path, "not a compressed table of numbers"):
         table = csv.read_csv(path, csv.ReadOptions(autogenerate_column_names=True))
         return torch.stack([torch.tensor(column.cast(pa.float32()).to_numpy()) for column in table.columns], 1)
-    except (OSError, ValueError, TypeError) as error:  # pyarrow's errors are ValueErrors
-        raise UsageError(f"{path}: not a compressed table of numbers ({error})") from error
 
 
 @dataclass(frozen=True)
@@ -143,15 +141,13 @@ def citations(context: Context) -> Citations:
     import numpy as np
 
     edges, nodes, features = (context.path(name) for name in CITATIONS)
-    try:
+    with reading(edges.parent, "not a graph of edges.csv, nodes.csv and features.npz"):
         with np.load(features) as matrix:
             words = np.zeros(matrix["shape"], np.float32)
             words[np.repeat(np.arange(len(words)), np.diff(matrix["indptr"])), matrix["indices"]] = matrix["data"]
         one_way = torch.from_numpy(np.loadtxt(edges, int, delimiter=",", skiprows=1).T.copy())
         rows = [line.split(",") for line in nodes.read_text(encoding="utf-8").split()[1:]]
         labels = torch.tensor([int(label) for _, label, _ in rows])
-    except (OSError, KeyError, ValueError, IndexError) as error:
-        raise UsageError(f"{edges.parent}: not a graph of edges.csv, nodes.csv and features.npz ({error})") from error
     split = {name: torch.tensor([i for i, row in enumerate(rows) if row[2] == name]) for name in SPLITS}
     x = torch.from_numpy(words / words.sum(1, keepdims=True).clip(min=1))
     return Citations(x, torch.cat([one_way, one_way.flip(0)], 1), labels, split)

@@ -28,7 +28,7 @@ from torch import Tensor
 from adan_bench.data.batching import decoders, epoch_order, generator
 from adan_bench.data.cifar import read_cifar
 from adan_bench.data.files import CIFAR_FOLDER, IMAGENET
-from adan_bench.errors import UsageError, listing
+from adan_bench.errors import UsageError, listing, reading
 from adan_bench.task import Context
 
 HELD_OUT_DIGITS = 360
@@ -193,10 +193,6 @@ def _box(rows: Tensor, columns: Tensor) -> Tensor:
     return (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
 
 
-def _normalized(normal: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Batch:
-    return normal(images), labels
-
-
 # ImageNet
 
 
@@ -228,7 +224,7 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
     batches = Batches(training, context.batch_size, context.seed, augmentation.repeats, own=context.own())
     known = len(train.classes)
     note = f"ImageNet folder of {known:,} classes: {len(train):,} to train ({done}), {len(val):,} held out"
-    return ImageData(224, 3, known, normal, batches, partial(_normalized, normal), evaluation, note)
+    return ImageData(224, 3, known, normal, batches, lambda images, labels: (normal(images), labels), evaluation, note)
 
 
 @dataclass(frozen=True)
@@ -273,11 +269,8 @@ class Folder:
 
         label = int(self.labels[index])
         path = self.root / self.classes[label] / os.fsdecode(bytes(self.names[index]))
-        try:
-            with Image.open(path) as file:
-                return file.convert("RGB"), label
-        except OSError as error:  # PIL's errors on unknown, cut and damaged files are OSErrors
-            raise UsageError(f"{path}: not an image that can be read ({error}); copy this file again") from error
+        with reading(path, "not an image that can be read", "copy this file again"), Image.open(path) as file:
+            return file.convert("RGB"), label
 
 
 # How one image is varied

@@ -26,7 +26,7 @@ from adan_bench.data.batching import library_files
 from adan_bench.data.cache import decoded
 from adan_bench.data.files import SPLITS
 from adan_bench.data.tokens import first_texts, name
-from adan_bench.errors import UsageError, unknown
+from adan_bench.errors import reading, unknown
 from adan_bench.task import Context
 
 MOST_BYTES = 400_000_000
@@ -156,10 +156,8 @@ def _paragraphs(path: Path) -> tuple[bytes, list[str]]:
 
 
 def _packed(path: Path) -> Iterable[tuple[bytes, list[str]]]:
-    try:
+    with reading(path, "not a packed text", "make it by tools/pack_documentation.py"):
         documents = lzma.decompress(path.read_bytes()).decode().split("\n\n")
-    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not a packed text ({error}); make it by tools/pack_documentation.py") from error
     return ((hashlib.sha256(text.encode()).digest(), text.split("\n")) for text in documents)
 
 

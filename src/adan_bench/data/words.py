@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from adan_bench.data.batching import generator, library_sources
 from adan_bench.data.cache import decoded
-from adan_bench.errors import UsageError
+from adan_bench.errors import UsageError, reading
 
 
 class Stream:
@@ -139,14 +139,11 @@ def perplexity(
 def file_words(path: Path) -> Iterator[str]:
     """The words of a file, line by line; "<eos>" ends each."""
     empty = True
-    try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                empty = False
-                yield from line.split()
-                yield "<eos>"
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not a text file in UTF-8 ({error}); get it again") from error
+    with reading(path, "not a text file in UTF-8"), path.open(encoding="utf-8") as file:
+        for line in file:
+            empty = False
+            yield from line.split()
+            yield "<eos>"
     if empty:
         raise UsageError(f"{path} is empty; get it again")
 

@@ -26,7 +26,7 @@ CURVES = ("train", "eval")
 
 def read_records(*paths: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
     """Every run of archives and folders, once, in the order given, and what is wrong with those left out."""
-    records: dict[Path, RunRecord] = {}
+    records: dict[Path, RunRecord] = {}  # by what a path leads to: one folder may lie in another
     damaged: list[DamagedRecord] = []
     for path in paths:
         found, wrong = read_archive(path) if path.is_file() else read_runs(path)

@@ -1,7 +1,7 @@
 """Records to numbers: means and intervals over seeds, steps to a target, learning rate ranges, performance profiles.
 
 Seeds are pairs: seed 0 of one optimizer starts from the same weights and sees the same batches as seed 0 of another, so
-differences can be taken seed by seed (`verdict`); Welch's test (`welch`) does without pairs. With fewer than three
+differences can be taken seed by seed (`by_pairs`); Welch's test (`welch`) does without pairs. With fewer than three
 seeds nothing is called significant.
 """
 
@@ -143,12 +143,11 @@ class WorkloadSummary:
         return f"{usual} ({', '.join(others)})" if others else usual
 
 
-def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float, float] = ANYTHING) -> Interval:
+def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     """Mean and t interval.
 
     comparisons: how many could have been made; the level is Bonferroni's, so that all hold together with 95%. Where the
         results decide which optimizer the others are compared with, these are all pairs.
-    within: the range of the metric, which the interval does not leave.
 
     >>> interval([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
     Interval(n=3, mean=2.0, low=-0.48..., high=4.48...)
@@ -163,7 +162,7 @@ def interval(values: Sequence[float], comparisons: int = 1, within: tuple[float,
 
     quantile = float(stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * comparisons)))
     half = quantile * statistics.stdev(values) / math.sqrt(n)
-    return Interval(n, mean, mean - half, mean + half).within(*within)
+    return Interval(n, mean, mean - half, mean + half)
 
 
 def mean_curve(
@@ -207,6 +206,12 @@ def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Inter
     return Interval(n, mean, mean - half, mean + half)
 
 
+def by_pairs(a: Mapping[int, float], b: Mapping[int, float], comparisons: int = 1) -> Interval:
+    """The mean of a − b, results by seed, over the seeds that both have, with the interval of that difference."""
+    gaps = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
+    return interval(gaps, comparisons) if gaps else Interval(0, math.nan, None, None)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """One optimizer minus another: the interval of the difference, and what it says of the first.
@@ -232,23 +237,6 @@ class Verdict:
         return "better" if better else "worse"
 
 
-def verdict(
-    a: Mapping[int, float],
-    b: Mapping[int, float],
-    higher_is_better: bool,
-    comparisons: int = 1,
-    *,
-    paired: bool = False,
-    diverged: tuple[int, int] = (0, 0),
-) -> Verdict:
-    """What a − b, results by seed, says of a: by Welch's test, or by one of the seeds that both have, pair by pair."""
-    if not paired:
-        return Verdict(welch([*a.values()], [*b.values()], comparisons), higher_is_better, diverged)
-    gaps = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
-    gap = interval(gaps, comparisons) if gaps else Interval(0, math.nan, None, None)
-    return Verdict(gap, higher_is_better, diverged)
-
-
 def to_target(record: RunRecord) -> tuple[int, float] | None:
     """(steps, seconds) at the first evaluation that meets the workload's target; None also where the run diverged."""
     target, higher = record.workload["target"], record.workload["higher_is_better"]
@@ -268,13 +256,13 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
     firsts = [r for r in trials if r.config.seed == seed]
     groups = grouped(firsts, lambda r: {key: value for key, value in r.config.tuned.items() if key != "lr"})
     largest: list[RunRecord] = max(groups, key=lambda group: len(group), default=[])
-    runs = sorted(largest, key=lambda r: float(r.config.settings["lr"]))
+    runs = sorted(largest, key=lambda r: r.lr)
     finals = [r.final for r in runs]
     if len(runs) < 2 or all(value is None for value in finals):
         return None
     scores = [rank(r) for r in runs]
-    rates = [float(r.config.settings["lr"]) for r in runs]
-    chosen = float(best_trial(trials).config.settings["lr"])
+    rates = [r.lr for r in runs]
+    chosen = best_trial(trials).lr
     ties = [i for i, score in enumerate(scores) if score == min(scores)]
     best = next((i for i in ties if rates[i] == chosen), ties[0])
     near = [score <= scores[best] + WIDTH_TOLERANCE * abs(scores[best]) for score in scores]
@@ -339,7 +327,7 @@ def best_trials(trials: Sequence[RunRecord]) -> list[RunRecord]:
     scores = [(score(own), own) for own in points if len(own) == most]
     lowest = min(found for found, _ in scores)
     best = [own for found, own in scores if found == lowest]
-    logs = [math.log(own[0].config.settings["lr"]) for own in best]
+    logs = [math.log(own[0].lr) for own in best]
     middle = (min(logs) + max(logs)) / 2
     return best[min(range(len(best)), key=lambda i: round(abs(logs[i] - middle), 6))]
 
@@ -430,7 +418,7 @@ def _optimizer(name: str, runs: Sequence[RunRecord], trials: Sequence[RunRecord]
     return OptimizerSummary(
         name=name,
         records=tuple(sorted(runs, key=lambda r: r.config.seed)),
-        final=interval(finals, within=usual_range(runs[0].metric, finals)) if finals else None,
+        final=interval(finals).within(*usual_range(runs[0].metric, finals)) if finals else None,
         steps_to_target=statistics.median([*(hit[0] for hit in reached), *missing]) if majority else None,
         seconds_to_target=statistics.median([*(hit[1] for hit in reached), *missing]) if majority else None,
         reached=len(reached),

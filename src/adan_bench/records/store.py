@@ -307,21 +307,17 @@ def _check_end(path: Path, metric: str, metrics: list[dict[str, Any]], result: M
         raise DamagedRecord(path / "result.json", f"final has no {metric}")
 
 
-def read_runs(*folders: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
-    """Every run under the folders, once, in the order of their paths, and what is wrong with those left out."""
-    by_target: dict[Path, Path] = {}  # by what a path leads to: one folder may lie in another
-    for folder in folders:
-        if not folder.exists():
-            parent = folder.absolute().parent
-            raise UsageError(f"{folder}: no such folder; {parent} holds: {listing(parent)}")
-        files = [file for name in ("config.json", "result.json") for file in folder.rglob(name)]
-        paths = [path for path in sorted({file.parent for file in files}) if _is_run(path)]
-        if not paths:
-            raise UsageError(f"{folder}: no runs there; it holds: {listing(folder)}")
-        for path in paths:
-            by_target.setdefault(path.resolve(), path)
+def read_runs(folder: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
+    """Every run under a folder, in the order of their paths, and what is wrong with those left out."""
+    if not folder.exists():
+        parent = folder.absolute().parent
+        raise UsageError(f"{folder}: no such folder; {parent} holds: {listing(parent)}")
+    files = [file for name in ("config.json", "result.json") for file in folder.rglob(name)]
+    paths = [path for path in sorted({file.parent for file in files}) if _is_run(path)]
+    if not paths:
+        raise UsageError(f"{folder}: no runs there; it holds: {listing(folder)}")
     records, damaged = [], []
-    for path in by_target.values():
+    for path in paths:
         try:
             records.append(read_run(path))
         except DamagedRecord as error:

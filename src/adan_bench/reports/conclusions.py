@@ -14,8 +14,9 @@ from adan_bench.records.stats import (
     OptimizerSummary,
     Verdict,
     WorkloadSummary,
+    by_pairs,
     usual_range,
-    verdict,
+    welch,
 )
 from adan_bench.reports.html import plain
 
@@ -203,7 +204,7 @@ def conclude(summary: WorkloadSummary) -> str:
     if not whole:
         return f"Every optimizer with a result has a diverged seed, so none is called better.{after}{_lost(summary)}"
     among = "" if len(whole) == len(done) else ", among those without a diverged seed,"
-    ties = [o for o in whole if _mean(o) == _mean(best) and _verdict(summary, best, o).word != "better"]
+    ties = [o for o in whole if _mean(o) == _mean(best) and _found(summary, best, o) != "better"]
     names = [o.name for o in ties]
     have = f"{best.name}{among} has" if len(ties) == 1 else f"{_join(names)}{among} share"
     seeds = _join([str(n) for n in sorted({_n(o) for o in ties})])
@@ -234,7 +235,7 @@ def winner(summary: WorkloadSummary) -> str | None:
     if len(done) < 2 or unfair(summary) or any(o.constant_over_seeds for o in done):
         return None
     best, *others = done
-    return best.name if all(_verdict(summary, best, other).word == "better" for other in others) else None
+    return best.name if all(_found(summary, best, other) == "better" for other in others) else None
 
 
 def comparisons(summary: WorkloadSummary) -> int:
@@ -247,17 +248,24 @@ def behind(summary: WorkloadSummary, paired: bool = True) -> dict[str, Interval]
 
     paired: seed by seed, else by Welch's test.
     """
-    done = [o for o in summary.optimizers if o.final is not None]
-    gaps = {o.name: _verdict(summary, o, done[0], paired).difference for o in done[1:]}
-    finals = [value for o in done for value in o.by_seed().values()]
-    low, high = usual_range(summary.facts["metric"], finals) if finals else (0.0, 0.0)
-    return {name: gap.within(low - high, high - low) for name, gap in gaps.items() if gap.n}
+    done = {o.name: o.by_seed() for o in summary.optimizers if o.final is not None}
+    if not done:
+        return {}
+    (_, first), *others = done.items()
+    low, high = usual_range(summary.facts["metric"], [value for values in done.values() for value in values.values()])
+    gaps = {}
+    for name, own in others:
+        tests = comparisons(summary)
+        gap = by_pairs(own, first, tests) if paired else welch([*own.values()], [*first.values()], tests)
+        if gap.n:
+            gaps[name] = gap.within(low - high, high - low)
+    return gaps
 
 
-def _verdict(summary: WorkloadSummary, a: OptimizerSummary, b: OptimizerSummary, paired: bool = True) -> Verdict:
-    lost = a.diverged, b.diverged
-    higher, tests = summary.higher_is_better, comparisons(summary)
-    return verdict(a.by_seed(), b.by_seed(), higher, tests, paired=paired, diverged=lost)
+def _found(summary: WorkloadSummary, a: OptimizerSummary, b: OptimizerSummary) -> str:
+    """What the seeds that both have say of the first."""
+    gap = by_pairs(a.by_seed(), b.by_seed(), comparisons(summary))
+    return Verdict(gap, summary.higher_is_better, (a.diverged, b.diverged)).word
 
 
 def _comparisons(
@@ -267,7 +275,7 @@ def _comparisons(
     names: dict[str, list[str]] = {}
     few = ""
     for other in others:
-        lead = _verdict(summary, best, other).word
+        lead = _found(summary, best, other)
         if lead == "too few seeds" and other.whole:
             n = len(best.by_seed().keys() & other.by_seed().keys())
             seeds = f"Only {count(n, 'seed')}" if n else "No seed"
@@ -341,7 +349,7 @@ def overall(summaries: Sequence[WorkloadSummary], name: str = "adan") -> str:
         ours = next((o for o in summary.optimizers if o.name == name and o.final is not None), None)
         best = next((o for o in summary.optimizers if o.name != name and o.final is not None), None)
         if ours is not None and best is not None:
-            word = "unfair" if unfair(summary) else _verdict(summary, ours, best).word
+            word = "unfair" if unfair(summary) else _found(summary, ours, best)
             tables.setdefault(phrases.get(word, "with too few seeds to tell on"), []).append(
                 f"{summary.name} ({best.name})"
             )

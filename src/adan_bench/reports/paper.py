@@ -159,7 +159,7 @@ def _ours(table: PaperTable, cell: CellRecord, whys: Sequence[str]) -> str:
         ends = f"{number(min(values))} to {number(max(values))}, n={len(values)}"
         return f"median {number(statistics.median(values))} ({ends}){mark}"
     low, high = usual_range(cell.metric, cell.values)
-    return spread(interval(values, within=(unit * low, unit * high)), values) + mark
+    return spread(interval(values).within(unit * low, unit * high), values) + mark
 
 
 def _count(table: PaperTable, cells: Sequence[CellRecord]) -> Agreement:

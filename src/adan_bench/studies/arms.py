@@ -91,7 +91,7 @@ class Search:
             variants, left = first, min(1, left)
         else:
             beyond = [] if self.refine else first
-            rates = sorted({_lr(record) for record in tried})
+            rates = sorted({record.lr for record in tried})
             middles = [math.sqrt(a * b) for a, b in pairwise(rates)]
             nearest = sorted(middles, key=lambda lr: abs(math.log(lr / best["lr"])))
             between = [{"lr": rounded(lr)} for lr in nearest]
@@ -106,8 +106,8 @@ class Search:
 
     def _next_rates(self, tried: Sequence[RunRecord]) -> list[float]:
         """The rate beyond the best where that is the last of its side; with `refine` else one between."""
-        runs = sorted(tried, key=_lr)
-        rates, best = [_lr(run) for run in runs], _lr(best_trial(tried))
+        runs = sorted(tried, key=lambda run: run.lr)
+        rates, best = [run.lr for run in runs], best_trial(tried).lr
         if len(rates) == 1:
             return []
         if best in (rates[0], rates[-1]):
@@ -119,10 +119,6 @@ class Search:
         at = rates.index(best)
         neighbor = min(at - 1, at + 1, key=lambda i: rank(runs[i]))
         return [rounded(math.sqrt(best * rates[neighbor]))]
-
-
-def _lr(record: RunRecord) -> float:
-    return float(record.config.settings["lr"])
 
 
 def rounded(lr: float) -> float:

@@ -51,14 +51,13 @@ def learning_rates(spec: OptimizerSpec, count: int) -> list[float]:
     return [float(f"{spec.lr * 10**exponent:.3g}") for exponent in exponents]
 
 
-def split_trials(trials: int) -> tuple[int, int]:
-    """How many of the trials go to the learning rate, and how many to what follows: a quarter, at most three.
+def rate_trials(trials: int) -> int:
+    """How many of the trials go to the learning rate: all but a quarter, of which at most three go to what follows.
 
-    >>> split_trials(8), split_trials(4), split_trials(2), split_trials(16)
-    ((6, 2), (3, 1), (2, 0), (13, 3))
+    >>> [rate_trials(trials) for trials in (8, 4, 2, 16)]
+    [6, 3, 2, 13]
     """
-    others = min(3, trials // 4)
-    return trials - others, others
+    return trials - min(3, trials // 4)
 
 
 class Comparison:
@@ -103,11 +102,6 @@ class Comparison:
     def __exit__(self, *_: object) -> None:
         self.pool.close()
 
-    @property
-    def bases(self) -> dict[Key, RunConfig]:
-        """The configuration of each optimizer's runs, with the settings that are known by now."""
-        return {key: arm.base for key, arm in self.arms.items()}
-
     def make(self, trials: int = 0, eta: int = 1, seeds: int = 0) -> None:
         """Choose every optimizer's settings by the same number of trials, then run it with every seed.
 
@@ -129,7 +123,7 @@ class Comparison:
     def _search(self, key: Key, trials: int, eta: int) -> Search:
         base, c = self.arms[key].base, self.who[key[1]]
         check_free_rate(c)
-        rates, _ = split_trials(trials)
+        rates = rate_trials(trials)
         judged = rungs(eta, rates, base.stop_after or base.steps, base.eval_every)
         if eta > 1 and not judged:
             raise UsageError(
@@ -142,34 +136,26 @@ class Comparison:
         return Search(tried, trials, start, choices, c.settings, eta=eta, rungs=tuple(judged))
 
     @property
-    def tuning(self) -> dict[Key, dict[str, Any]]:
-        """How the settings were found, for the record of those that were."""
-        found: dict[Key, dict[str, Any]] = {}
-        for key, arm in self.arms.items():
-            if arm.search is not None and arm.tried and arm.found:
-                rated = sensitivity(arm.tried)
-                found[key] = {"trials": arm.search.trials, "at_edge": rated is not None and rated.at_edge}
-                if arm.search.eta > 1:
-                    gradients = sum(record.result["step"] for record in arm.tried if record.result)
-                    found[key] |= {"eta": arm.search.eta, "rungs": list(arm.search.rungs), "gradients": gradients}
-        return found
-
-    @property
-    def untuned(self) -> list[Key]:
-        """The arms for which trials found no settings."""
-        return [key for key in self.arms if key not in self.tuning]
+    def found(self) -> dict[Key, Arm]:
+        """The arms for which trials have found settings."""
+        return {key: arm for key, arm in self.arms.items() if arm.found}
 
     def save(self, path: Path) -> None:
         """Merge the settings that trials found into a file; where they found none, the file stays as it is."""
         content = read_tuned(path, "--save") if path.exists() else {"workloads": {}}
-        tuning = self.tuning
-        for key in sorted(tuning):
-            arm = self.arms[key]
-            config, trial = arm.base, arm.trial or arm.base
-            budget = {"steps": trial.steps, "batch_size": trial.batch_size, "training": training_of(trial)}
-            entry = {"settings": config.settings, **tuning[key], **budget}
-            content["workloads"].setdefault(tuned_name(key[0], config.scale), {})[key[1]] = entry
-        if tuning:
+        for (folder, name), arm in sorted(self.found.items(), key=lambda pair: pair[0]):
+            search, tried, trial = arm.search, arm.tried, arm.trial or arm.base
+            assert search is not None
+            assert tried is not None
+            rated = sensitivity(tried)
+            entry: dict[str, Any] = {"settings": arm.base.settings, "trials": search.trials}
+            entry["at_edge"] = rated is not None and rated.at_edge
+            if search.eta > 1:
+                gradients = sum(record.result["step"] for record in tried if record.result)
+                entry |= {"eta": search.eta, "rungs": list(search.rungs), "gradients": gradients}
+            entry |= {"steps": trial.steps, "batch_size": trial.batch_size, "training": training_of(trial)}
+            content["workloads"].setdefault(tuned_name(folder, arm.base.scale), {})[name] = entry
+        if self.found:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, content)
 

@@ -20,13 +20,15 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
-from adan_bench.errors import UsageError
+from adan_bench.errors import UsageError, reading
 from adan_bench.records.store import write_json
 from adan_bench.studies import sandbox
 from adan_bench.task import Context
 
 FILE = "humaneval/HumanEval.jsonl.gz"
 FIELDS = ("task_id", "prompt", "entry_point", "test")
+AT_ONCE = 20  # answers
+MEMORY = 1 << 30  # bytes for the program of an answer
 #: What follows a function's body.
 STOPS = ("\ndef ", "\nclass ", "\nif ", "\nprint(", "\nassert ", "\n#", "\n@", "\n```")
 
@@ -41,7 +43,6 @@ def pass_at_k(
     tokens: int = 256,
     problems: int | None = None,
     seconds: float = 10.0,
-    memory: int = 1 << 30,
     jobs: int = 1,
     device: str = "cpu",
     seed: int = 0,
@@ -56,12 +57,12 @@ def pass_at_k(
     if sys.platform == "win32":
         raise UsageError("HumanEval needs the limits of a Unix process (the module resource); this is Windows")
     chosen = list(read_problems(Context(0, 1, data).path(FILE)))[:problems]
-    write = Writer(run_dir, data, temperature, tokens, device, seed)
+    write = writer(run_dir, data, temperature, tokens, device, seed)
     counts: dict[str, int] = {}
     with ThreadPoolExecutor(jobs) as pool:
         for problem in chosen:
             answers = [assemble(problem, text) for text in write(problem["prompt"], samples)]
-            counts[problem["task_id"]] = sum(pool.map(lambda text: passes(text, seconds, memory), answers))
+            counts[problem["task_id"]] = sum(pool.map(lambda text: passes(text, seconds), answers))
             if on_problem is not None:
                 on_problem(problem["task_id"], counts[problem["task_id"]], samples)
     scores = {f"pass@{k}": sum(estimate(samples, c, k) for c in counts.values()) / len(counts) for k in ks}
@@ -81,13 +82,11 @@ def estimate(samples: int, right: int, k: int) -> float:
 
 
 def read_problems(path: Path) -> Iterator[Mapping[str, str]]:
-    try:
+    with reading(path, "not HumanEval's gzipped JSON lines"):
         with gzip.open(path, "rt", encoding="utf-8") as file:
             problems = [json.loads(line) for line in file if line.strip()]
         if not problems or not all(field in problem for problem in problems for field in FIELDS):
             raise ValueError(f"every line must have {', '.join(FIELDS)}")
-    except (OSError, EOFError, ValueError) as error:
-        raise UsageError(f"{path}: not HumanEval's gzipped JSON lines ({error}); get it again") from error
     yield from problems
 
 
@@ -98,7 +97,7 @@ def assemble(problem: Mapping[str, str], completion: str) -> str:
     return f"{problem['prompt']}{body}\n{problem['test']}\ncheck({problem['entry_point']})\n"
 
 
-def passes(program: str, seconds: float = 10.0, memory: int = 1 << 30) -> bool:
+def passes(program: str, seconds: float = 10.0, memory: int = MEMORY) -> bool:
     """Whether a program runs to its end within the limits, in a process and a folder of its own."""
     secret = secrets.token_hex(16)
     command = [sys.executable, "-I", "-S", "-B", sandbox.__file__, str(int(seconds) + 1), str(memory)]
@@ -122,46 +121,41 @@ def passes(program: str, seconds: float = 10.0, memory: int = 1 << 30) -> bool:
         return verdict.read(1000) == secret.encode()
 
 
-class Writer:
-    """A run's model, which continues a prompt."""
+def writer(
+    run_dir: Path, data: Path | None, temperature: float, tokens: int, device: str, seed: int
+) -> Callable[[str, int], Iterator[str]]:
+    """A function by which a run's model continues a prompt so many times."""
+    import torch
 
-    def __init__(
-        self, run_dir: Path, data: Path | None, temperature: float, tokens: int, device: str, seed: int
-    ) -> None:
-        import torch
+    from adan_bench.data.tokens import LanguageTask
+    from adan_bench.records.store import read_run
+    from adan_bench.training.scripts import load_script
+    from adan_bench.workloads.registry import get_workload
 
-        from adan_bench.data.tokens import LanguageTask
-        from adan_bench.records.store import read_run
-        from adan_bench.training.scripts import load_script
-        from adan_bench.workloads.registry import get_workload
+    if not (run_dir / "config.json").exists():
+        raise UsageError(f"{run_dir}: no run there; name the folder of one that was made with --keep-weights")
+    config = read_run(run_dir).config
+    if config.script is not None:
+        load_script(config.script)
+    weights = Context(config.seed, config.batch_size, init=run_dir).weights()
+    workload = get_workload(config.workload, config.scale)
+    task = workload.task(config.seed, config.batch_size, data or config.data, device)
+    if not isinstance(task, LanguageTask) or not hasattr(task.model, "generate"):
+        raise UsageError(f"{run_dir}: {config.workload} trains no model that writes text")
+    task.model.load_state_dict(weights)
+    model: Any = task.model.to(device).eval()
+    longest: int = model.config.max_position_embeddings
+    tokens = min(tokens, longest // 2)
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "max_new_tokens": tokens}
+    sampling |= {"use_cache": True, "pad_token_id": task.pad, "eos_token_id": task.end}
+    torch.manual_seed(seed)
 
-        if not (run_dir / "config.json").exists():
-            raise UsageError(f"{run_dir}: no run there; name the folder of one that was made with --keep-weights")
-        config = read_run(run_dir).config
-        if config.script is not None:
-            load_script(config.script)
-        weights = Context(config.seed, config.batch_size, init=run_dir).weights()
-        workload = get_workload(config.workload, config.scale)
-        task = workload.task(config.seed, config.batch_size, data or config.data, device)
-        if not isinstance(task, LanguageTask) or not hasattr(task.model, "generate"):
-            raise UsageError(f"{run_dir}: {config.workload} trains no model that writes text")
-        task.model.load_state_dict(weights)
-        model: Any = task.model.to(device).eval()
-        self.model, self.tokenizer, self.device, self.temperature = model, task.tokenizer, device, temperature
-        self.end, self.pad = task.end, task.pad
-        longest: int = model.config.max_position_embeddings
-        self.tokens = min(tokens, longest // 2)
-        self.prompt = longest - self.tokens
-        torch.manual_seed(seed)
-
-    def __call__(self, prompt: str, samples: int, at_once: int = 20) -> Iterator[str]:
-        import torch
-
-        sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "max_new_tokens": self.tokens}
-        sampling |= {"use_cache": True, "pad_token_id": self.pad, "eos_token_id": self.end}
-        ids = torch.tensor([self.tokenizer.encode(prompt).ids[-self.prompt :]], device=self.device)
-        for done in range(0, samples, at_once):
-            rows = ids.expand(min(at_once, samples - done), -1)
-            out = self.model.generate(rows, attention_mask=torch.ones_like(rows), **sampling)
+    def write(prompt: str, samples: int) -> Iterator[str]:
+        ids = torch.tensor([task.tokenizer.encode(prompt).ids[tokens - longest :]], device=device)
+        for done in range(0, samples, AT_ONCE):
+            rows = ids.expand(min(AT_ONCE, samples - done), -1)
+            out = model.generate(rows, attention_mask=torch.ones_like(rows), **sampling)
             for row in out[:, ids.shape[1] :].tolist():
-                yield self.tokenizer.decode(row)
+                yield task.tokenizer.decode(row)
+
+    return write

@@ -27,7 +27,7 @@ from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import check_data_folder, check_device, obstacles
 from adan_bench.training.jobs import OnEvent
 from adan_bench.training.optimizers import check_values, defaults, get_optimizer
-from adan_bench.training.trainer import missing_package
+from adan_bench.training.trainer import task_of
 from adan_bench.workloads.registry import get_workload
 
 #: How HumanEval is asked, and what differs at each scale. The paper states the temperature; the rest is a guess, which
@@ -179,12 +179,8 @@ def missing(run_plan: PaperPlan) -> dict[Path, str]:
 
 def _built(config: RunConfig) -> str:
     """The reason why the task of a run cannot be built; a fault of the code is left to the run, which records it."""
-    workload = get_workload(config.workload, config.scale)
-    size, tune = config.batch_size // config.accumulate, config.role == "tune"
     try:
-        workload.task(config.seed, size, config.data, "cpu", config.init, config.training, tune, ranks=config.ranks)
-    except ModuleNotFoundError as error:
-        return str(missing_package(workload, error))
+        task_of(get_workload(config.workload, config.scale), config, "cpu", 0, config.ranks)
     except UsageError as error:
         return str(error)
     except Exception:

@@ -85,7 +85,7 @@ class PaperArm(Arm):
             assert pilot.result is not None
             self.base = with_settings(self.base, restart={"radius": pilot.result["restarts"]["radius"]})
         if trials := [record for record in records if record.config.role == "tune"]:
-            rates, best = [trial.config.settings["lr"] for trial in trials], best_trial(trials).config.settings["lr"]
+            rates, best = [trial.lr for trial in trials], best_trial(trials).lr
             origin = replace(self.base.origin, trials=len(trials), at_edge=best in (min(rates), max(rates)))
             self.base = at_rate(replace(self.base, origin=origin), best)
         self.settled = True

@@ -114,7 +114,7 @@ class RangeSearch(Search):
         """The ends of the range of rates that the best rate is near to."""
         if all(record.final is None for record in tried):
             return []
-        lr, parts = best_trial(tried).config.settings["lr"], self._parts()
+        lr, parts = best_trial(tried).lr, self._parts()
         low, high = min(low for low, _ in parts), max(high for _, high in parts)
         return ["low"] * (lr <= low * NEAR) + ["high"] * (lr * NEAR >= high)
 

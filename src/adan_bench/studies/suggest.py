@@ -24,7 +24,7 @@ from adan_bench.errors import UsageError
 from adan_bench.errors import short as shown
 from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, rank
 from adan_bench.studies.arms import Search, rounded
-from adan_bench.studies.comparison import Comparison, Key, check_free_rate, learning_rates, split_trials
+from adan_bench.studies.comparison import Comparison, Key, check_free_rate, learning_rates, rate_trials
 from adan_bench.task import OptimizerSpec, Settings, Task
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE
@@ -72,7 +72,7 @@ class ShortRuns(Search):
             return super().following(tried) if len(tried) < self.trials else []
         if any(not record.diverged for record in tried) or len(tried) >= len(self.rates) + LOWER:
             return []
-        lowest = min(float(record.config.settings["lr"]) for record in tried)
+        lowest = min(record.lr for record in tried)
         return [{**self.start, **self.fixed, "lr": rounded(lowest / 10)}]
 
 
@@ -92,11 +92,10 @@ def short(base: RunConfig) -> RunConfig:
 
 def short_runs(spec: OptimizerSpec, full: RunConfig, fixed: Settings) -> ShortRuns:
     """The search of an optimizer: as many short runs, and over as wide a range of rates, as every other's."""
-    rates, _ = split_trials(TRIALS)
     start = optimizers.defaults(spec)
     if spec.name == "adan":
         start["betas"] = (first_beta(full.steps), *start["betas"][1:])
-    return ShortRuns(tuple(learning_rates(spec, rates)), TRIALS, start, fixed=fixed, refine=True)
+    return ShortRuns(tuple(learning_rates(spec, rate_trials(TRIALS))), TRIALS, start, fixed=fixed, refine=True)
 
 
 @dataclass(frozen=True)
@@ -132,9 +131,9 @@ class MeasuredSuggestion:
             found.append(f"{len(self.tried) - len(results)} of {len(self.tried)} short runs have no result.")
         elif max(results) - min(results) <= WIDTH_TOLERANCE * abs(max(results, key=abs)):
             found.append(f"All losses are within 2% of each other: {self.made} steps tell little of this rate.")
-        above = next((run for run in self.tried if lr_of(run) > lr), None)
+        above = next((run for run in self.tried if run.lr > lr), None)
         if above is not None and above.status == "diverged":
-            found.append(f"The next rate that was tried above it, {lr_of(above):g}, diverged: take no larger one.")
+            found.append(f"The next rate that was tried above it, {above.lr:g}, diverged: take no larger one.")
         if self.made < FEWEST:
             found.append(f"{self.made} steps are few: where the rule was tried, a short run had {FEWEST} or more.")
         if self.spec.name not in MEASURED:
@@ -159,7 +158,7 @@ class MeasuredSuggestion:
 
     def to_json(self) -> dict[str, Any]:
         facts = {"settings": self.settings, "steps": self.steps, "warmup_steps": self.warmup_steps, "share": self.share}
-        tried = [{"lr": lr_of(run), "loss": run.final, "status": run.status} for run in self.tried]
+        tried = [{"lr": run.lr, "loss": run.final, "status": run.status} for run in self.tried]
         return {**facts, "short_runs": tried, "doubts": self.doubts(), "code": self.code()}
 
     def summary(self) -> str:
@@ -172,7 +171,7 @@ class MeasuredSuggestion:
         )
 
     def __str__(self) -> str:
-        losses = (f"lr {lr_of(run):g}: {run.status if run.final is None else f'{run.final:.4g}'}" for run in self.tried)
+        losses = (f"lr {run.lr:g}: {run.status if run.final is None else f'{run.final:.4g}'}" for run in self.tried)
         return "\n".join([self.summary(), *(f"- {line}" for line in (*self.doubts(), *losses)), "", self.code()])
 
 
@@ -191,8 +190,8 @@ def judged(run: RunRecord) -> RunRecord:
 
 def measured(tried: Sequence[RunRecord]) -> float:
     """The rate for a full run, from short runs, judged, that differ in the rate alone; one of them has a result."""
-    ended = sorted((run for run in tried if math.isfinite(rank(run))), key=lr_of)
-    middle = vertex([math.log(lr_of(run)) for run in ended], [rank(run) for run in ended])
+    ended = sorted((run for run in tried if math.isfinite(rank(run))), key=lambda run: run.lr)
+    middle = vertex([math.log(run.lr) for run in ended], [rank(run) for run in ended])
     return float(f"{math.exp(middle):.2g}")
 
 
@@ -213,17 +212,13 @@ def vertex(x: Sequence[float], y: Sequence[float]) -> float:
     return min(x[i + 1], max(x[i - 1], at))
 
 
-def lr_of(run: RunRecord) -> float:
-    return float(run.config.settings["lr"])
-
-
 def suggestion(
     spec: OptimizerSpec, full: RunConfig, settings: Settings, tried: Sequence[RunRecord]
 ) -> MeasuredSuggestion:
     """What short runs, judged, suggest for a full run."""
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     warmup = round(full.warmup * full.steps)
-    return MeasuredSuggestion(spec, settings, full.steps, warmup, full.schedule, sorted(tried, key=lr_of))
+    return MeasuredSuggestion(spec, settings, full.steps, warmup, full.schedule, sorted(tried, key=lambda run: run.lr))
 
 
 def suggest_settings(comparison: Comparison) -> None:
@@ -238,11 +233,10 @@ def suggest_settings(comparison: Comparison) -> None:
 
 def suggestions(comparison: Comparison) -> dict[Key, MeasuredSuggestion]:
     """The arms for which short runs have found settings."""
-    found = {}
-    for key in comparison.tuning:
-        arm, spec = comparison.arms[key], comparison.who[key[1]].spec
-        found[key] = suggestion(spec, arm.base, arm.base.settings, arm.tried or ())
-    return found
+    return {
+        (folder, name): suggestion(comparison.who[name].spec, arm.base, arm.base.settings, arm.tried or ())
+        for (folder, name), arm in comparison.found.items()
+    }
 
 
 # For a script that does not use the harness

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import sys
 import tempfile
@@ -19,10 +20,11 @@ from typing import Any
 
 from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import UsageError
+from adan_bench.records.environment import COMMAND
 from adan_bench.records.store import RunStore, write_bytes, write_json
 from adan_bench.training.configure import threads
 from adan_bench.training.jobs import Job, Tally, record_failure
-from adan_bench.training.pool import LocalPool, Pool, Worker, command
+from adan_bench.training.pool import LocalPool, Pool, Worker
 
 LOSSES = 3  # a run that loses its node so often without a new checkpoint has failed
 NEEDED = ("weights.pt", "environment.json")  # of the run that --init names
@@ -120,7 +122,7 @@ class RayPool(Pool):
         gpus = job.config.ranks / self.chosen.jobs if self.chosen.device == "cuda" else 0
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0}
         task = self.ray.remote(num_returns="streaming", **options)(make)
-        return task.remote(job, files_for(job), command())
+        return task.remote(job, files_for(job), os.environ.get(COMMAND, ""))
 
     def close(self) -> None:
         for store in self.stores.values():
@@ -158,7 +160,7 @@ def make(job: Job, files: Files, command: str) -> Iterator[dict[str, Any]]:
             _say_init(path, config)
         seen = _stamps(path)
         yield {"node": socket.gethostname(), "names": list(seen)}
-        worker = Worker(path / "worker.log", command, config.ranks)
+        worker = Worker(path / "worker.log", config.ranks, {COMMAND: command})
         try:
             answered = False
             for answer in worker.answers(replace(job, config=config, path=path)):

@@ -42,7 +42,6 @@ class Places:
         turn = itertools.cycle(gpus)
         self.gpus = [tuple(itertools.islice(turn, ranks)) for _ in range(jobs)]
         self._free, self._lock = set(range(jobs)), threading.Lock()
-        self._runs: Counter[str] = Counter()  # under way, by GPU
 
     @property
     def crowded(self) -> list[str]:
@@ -53,15 +52,14 @@ class Places:
     def take(self) -> int:
         """The free place whose GPUs have the fewest runs. There is one for every thread of a pool."""
         with self._lock:
-            place = min(self._free, key=lambda i: (max((self._runs[gpu] for gpu in self.gpus[i]), default=0), i))
+            runs = Counter(gpu for i, gpus in enumerate(self.gpus) if i not in self._free for gpu in gpus)
+            place = min(self._free, key=lambda i: (max((runs[gpu] for gpu in self.gpus[i]), default=0), i))
             self._free.remove(place)
-            self._runs.update(self.gpus[place])
             return place
 
     def give(self, place: int) -> None:
         with self._lock:
             self._free.add(place)
-            self._runs.subtract(self.gpus[place])
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ from typing import IO, Any
 from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
 from adan_bench.locking import Lock
-from adan_bench.records.environment import COMMAND
 from adan_bench.records.store import RunLocked, RunStore, append_line
 from adan_bench.training.interrupts import on_ctrl_c, say_finishing
 from adan_bench.training.jobs import INTERRUPTED, Job, OnEvent, Tally, Work, record_failure
@@ -172,7 +171,7 @@ class LocalPool(Pool):
             environment = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
             environment |= services.get(gpus[0] if gpus else "", {})
             log = self.folder / f"worker-{place}.log"
-            worker = self._workers[place] = Worker(log, command(), self.chosen.ranks, environment)
+            worker = self._workers[place] = Worker(log, self.chosen.ranks, environment)
         return worker
 
     def close(self) -> None:
@@ -181,11 +180,6 @@ class LocalPool(Pool):
         self._workers = [None] * len(self._workers)
         self._services.close()
         super().close()
-
-
-def command() -> str:
-    """What the user typed, for the records."""
-    return os.environ.get(COMMAND, "")
 
 
 class Worker:
@@ -197,10 +191,9 @@ class Worker:
     environment: of the processes, beside that of this one.
     """
 
-    def __init__(self, log: Path, asked: str, ranks: int = 1, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, log: Path, ranks: int, environment: Mapping[str, str]) -> None:
         self.log, self.leaves, self.first_loss = log, False, 0
-        values = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), COMMAND: asked}
-        values |= environment or {}
+        values = {"OMP_NUM_THREADS": "1", **os.environ, **environment}
         if ranks > 1:
             values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         with log.open("ab") as errors:

@@ -160,13 +160,8 @@ class Trainer:
             seed_everything(config.seed + 10**5 * ranks.rank)  # another dropout on every share of a batch
 
     def _task(self) -> Task:
-        config, per_pass = self.config, self.config.batch_size // self.config.accumulate
-        try:
-            where, tuning = (config.data, str(self.device), config.init), config.role == "tune"
-            of = self.ranks.rank, self.ranks.count
-            task = self.workload.task(config.seed, per_pass, *where, config.training, tuning, *of)
-        except ModuleNotFoundError as error:
-            raise missing_package(self.workload, error) from error
+        config = self.config
+        task = task_of(self.workload, config, str(self.device), self.ranks.rank, self.ranks.count)
         if hasattr(task.batches, "state_dict"):
             if config.accumulate > 1:
                 raise UsageError(f"{config.workload}: its batches carry a state to the next; leave out --accumulate")
@@ -416,12 +411,17 @@ class CheckpointClock:
         self.next = max(self.next, began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE))
 
 
-def missing_package(workload: Workload, error: ModuleNotFoundError) -> UsageError | WorkloadError:
-    if str(error.name).startswith("adan"):
-        return WorkloadError(f"{workload.name}: {error}; it imports, or built_by names, a wrong file")
-    own = not workload.build.__module__.startswith("adan_bench.")
-    remedy = f"run: pip install {error.name}" if own else "run: pip install 'adan[paper]'"
-    return UsageError(f"{workload.name} needs the package {error.name}; {remedy}")
+def task_of(workload: Workload, config: RunConfig, device: str, rank: int, ranks: int) -> Task:
+    """The task of a configuration, for one of the ranks that share its run."""
+    size, tuning = config.batch_size // config.accumulate, config.role == "tune"
+    try:
+        return workload.task(config.seed, size, config.data, device, config.init, config.training, tuning, rank, ranks)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("adan"):
+            raise WorkloadError(f"{workload.name}: {error}; it imports, or built_by names, a wrong file") from error
+        own = not workload.build.__module__.startswith("adan_bench.")
+        remedy = f"run: pip install {error.name}" if own else "run: pip install 'adan[paper]'"
+        raise UsageError(f"{workload.name} needs the package {error.name}; {remedy}") from error
 
 
 def _checked(values: Any, name: str, metrics: list[str]) -> dict[str, float]:

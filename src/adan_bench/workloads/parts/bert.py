@@ -19,7 +19,7 @@ from adan_bench.data.batching import epoch_order, generator
 from adan_bench.data.corpus import Corpus
 from adan_bench.data.tokens import END, MASK, PAD, SPECIAL, START, language, library, masking_tokenizer, name
 from adan_bench.data.words import documentation
-from adan_bench.errors import UsageError
+from adan_bench.errors import UsageError, reading
 from adan_bench.task import Context, Task
 from adan_bench.workloads.language import GlueTask, TextSizes
 
@@ -224,10 +224,8 @@ METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"matthews": matthews, "
 
 def read(path: Path, kind: GlueTask) -> list[Example]:
     """The examples of a tab-separated file, with a header or, for CoLA and SST-2, without one."""
-    try:
+    with reading(path, "cannot be read as text", f"get GLUE's {kind.folder} again"):
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # MRPC's begins with a byte order mark
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as text ({error}); get GLUE's {kind.folder} again") from error
     header = lines[0].split("\t")
     named = bool(kind.columns) and all(column in header for column in kind.columns)
     if not named and not kind.places:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -87,6 +87,11 @@ class TransformerXL(nn.Module):
             total = total + F.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum")
         return total / len(following)
 
+    def largest_tails(self, rows: Tensor) -> list[int]:
+        """The most words of each cluster in any of the rows."""
+        pairs = zip(self.edges, self.edges[1:], strict=False)
+        return [int(((rows >= low) & (rows < high)).sum(1).max()) for low, high in pairs]
+
     def tails_of(self, following: Tensor, sizes: Sequence[int] | None = None) -> Tails:
         """Where the words of each cluster stand; padded with words that do not count, where a size is given.
 
@@ -153,30 +158,6 @@ def sinusoids(distances: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], 1)
 
 
-class ClusteredStream(Stream):
-    """A stream whose batches also hold the model's `tails_of`, all of one shape: no step asks the device for sizes."""
-
-    def __init__(
-        self,
-        words: Tensor,
-        batch_size: int,
-        length: int,
-        model: TransformerXL,
-        device: str = "cpu",
-        own: Callable[[Tensor], Tensor] = lambda rows: rows,
-    ) -> None:
-        carry = model.initial(len(own(torch.arange(batch_size))), device)
-        super().__init__(words, batch_size, length, carry, own=own)
-        self.model = model
-        rows = self.columns[1 : 1 + self.per_epoch * length].view(self.per_epoch, -1)
-        pairs = zip(model.edges, model.edges[1:], strict=False)
-        self.sizes = [int(((rows >= low) & (rows < high)).sum(1).max()) for low, high in pairs]
-
-    def gather(self, batch: tuple[Tensor, int]) -> tuple[Any, ...]:
-        words, following, carry = super().gather(batch)
-        return words, following, self.model.tails_of(following, self.sizes), carry
-
-
 def transformer_xl(context: Context) -> Task:
     sizes: XLSizes = context.sizes
     if context.scale == "smoke":
@@ -185,7 +166,13 @@ def transformer_xl(context: Context) -> Task:
         files, note = (PENN_TREEBANK, "Penn Treebank") if context.scale == "small" else (WIKITEXT, "WikiText-103")
         ((train, valid, test), known), note = word_files(*map(context.path, files)), f"{note}, words"
     network = TransformerXL(known, sizes)
-    stream = ClusteredStream(train, context.batch_size, sizes.length, network, context.device, context.own())
+    carry = network.initial(context.batch_size // context.ranks, context.device)
+    stream = Stream(train, context.batch_size, sizes.length, carry, own=context.own())
+    largest = network.largest_tails(stream.columns[1 : 1 + stream.per_epoch * sizes.length].view(stream.per_epoch, -1))
+
+    def prepare(batch: tuple[Tensor, int]) -> tuple[Any, ...]:
+        words, following, carry = stream.gather(batch)
+        return words, following, network.tails_of(following, largest), carry
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         value: Tensor
@@ -203,7 +190,7 @@ def transformer_xl(context: Context) -> Task:
         return {name: perplexity(step, text, 10, sizes.length, context.device) for name, text in held_out.items()}
 
     note += f": {len(train):,} to train, {len(valid):,} and {len(test):,} held out, {known:,} different"
-    return Task(network, stream, loss, evaluate, note, max_grad_norm=0.25, prepare=stream.gather)
+    return Task(network, stream, loss, evaluate, note, max_grad_norm=0.25, prepare=prepare)
 
 
 def _characters(context: Context) -> tuple[list[Tensor], int, str]:
