@@ -94,7 +94,6 @@ def test_what_does_not_exist(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ADAN_DATA", raising=False)
     (tmp_path / "something.txt").touch()
     code, out, err = bench(*arguments)
     assert code == 2
