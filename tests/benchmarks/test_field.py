@@ -21,8 +21,12 @@ from scipy.stats import ttest_ind
 
 from adan_bench.config import Origin
 from adan_bench.records.archive import pack
+from adan_bench.records.stats import best_trial
 
 ROOT = recompute.ROOT
+PAGE, README = (
+    " ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("docs/results.md", "README.md")
+)
 LENGTHS = (1_000, 2_000, 4_000, 8_000, 16_000)
 LOSSES = {"muon": 0.80, "adan": 0.82, "adamw": 0.85, "lion": 0.851, "soap": 0.9}
 
@@ -302,3 +306,34 @@ def test_a_confirmation_is_no_trial_of_other_settings(with_field):
     assert "12 trials per optimizer of full length, and 4 with the best on other seeds" in text
     assert "| Adan | lr 0.001, betas 0.9, 0.99, decay 0.1, warmup 0.1 | 5 | 0.8" in text
     assert "**lr 0.001: 0.82, 0.82, 0.82**; lr 0.002: 0.83, 0.83, 0.83; lr 0.004: 0.84;" in text
+
+
+# Sentences
+
+
+def test_the_lead_on_one_gpt_over_its_searches(studies):
+    searched = [
+        {g.optimizer: g.result.mean for g in studies[name].groups} for name in ("gpt", "field-gpt", "ladder-gpt-2k")
+    ]
+    leads = [f"{own['adan'] - own['adamw']:.3f}".replace("-", "−") for own in searched]
+    assert leads == ["−0.011", "−0.009", "−0.010"]
+    moved = [max(own[name] for own in searched) - min(own[name] for own in searched) for name in ("adan", "adamw")]
+    assert 0.006 < max(moved) < 0.007
+    untuned = {g.optimizer: g.result.mean for g in studies["default-gpt"].groups}
+    assert round((untuned["adan"] - untuned["adamw"]) / -0.010) == 2
+    assert "by up to 0.007, but hardly the lead: three find −0.009 to −0.011" in PAGE
+    assert "With one untuned setting it is twice that." in PAGE
+    assert f"Two others gave {leads[0]} and {leads[2]} for Adan." in README
+
+
+def test_how_many_steps_are_saved(studies):
+    found = ladder.ladder(studies, "ladder-gpt")
+    saved = [round(100 * (1 - found.ratio("adan", steps).mean)) for steps in (2_000, 1_000)]
+    assert (found.lengths, saved) == ([1_000, 2_000], [5, 12])
+    assert "it saves [about 5% of AdamW's]" in PAGE
+    assert "about 5% of AdamW's at 2,000 steps, about 12% at 1,000" in PAGE
+    for name, b1s in product(("ladder-gpt-1k", "ladder-gpt-2k"), ("adan", "adamw")):
+        best = best_trial(studies[name].search[b1s]).config.settings
+        tried = {trial.config.settings["betas"][0] for trial in studies[name].search[b1s]}
+        assert (best["betas"][0], tried) == (0.9, {0.9, 0.98, 0.8})
+    assert "0.9 was always better than 0.98 and 0.8" in PAGE

@@ -1,6 +1,5 @@
 """The results pages: their sentences follow from the records."""
 
-import itertools
 import json
 import math
 import re
@@ -10,7 +9,6 @@ from pathlib import Path
 from statistics import fmean
 
 import figures
-import ladder
 import pytest
 import results_page as results
 import tuning
@@ -18,7 +16,7 @@ from inference import holm
 from results_page import NAMES
 from stored import EVIDENCE, SeedGroup
 
-from adan_bench.records.stats import best_trial, rank
+from adan_bench.records.stats import rank
 
 ROOT = Path(__file__).parents[2]
 BETAS = ("adan", "adamw")
@@ -209,34 +207,6 @@ def test_what_the_field_rests_on(page, studies):
     rows = [math.expm1(row.mean) for row in results.by_family(studies)["error: 100% − accuracy"]["ViT"]]
     ends = " to ".join(f"{100 * end:+.1f}%".replace("-", "−") for end in (min(rows), max(rows)))
     assert f"the ViT's average {ends}, and the 10.9 M GPT counts twice" in page
-
-
-def test_the_lead_on_one_gpt_over_its_searches(page, studies):
-    searched = [
-        {g.optimizer: g.result.mean for g in studies[name].groups} for name in ("gpt", "field-gpt", "ladder-gpt-2k")
-    ]
-    leads = [f"{own['adan'] - own['adamw']:.3f}".replace("-", "−") for own in searched]
-    assert leads == ["−0.011", "−0.009", "−0.010"]
-    moved = [max(own[name] for own in searched) - min(own[name] for own in searched) for name in ("adan", "adamw")]
-    assert 0.006 < max(moved) < 0.007
-    untuned = {g.optimizer: g.result.mean for g in studies["default-gpt"].groups}
-    assert round((untuned["adan"] - untuned["adamw"]) / -0.010) == 2
-    assert "by up to 0.007, but hardly the lead: three find −0.009 to −0.011" in page
-    assert "With one untuned setting it is twice that." in page
-    assert f"Two others gave {leads[0]} and {leads[2]} for Adan." in flat("README.md")
-
-
-def test_how_many_steps_are_saved(page, studies):
-    found = ladder.ladder(studies, "ladder-gpt")
-    saved = [round(100 * (1 - found.ratio("adan", steps).mean)) for steps in (2_000, 1_000)]
-    assert (found.lengths, saved) == ([1_000, 2_000], [5, 12])
-    assert "it saves [about 5% of AdamW's]" in page
-    assert "about 5% of AdamW's at 2,000 steps, about 12% at 1,000" in page
-    for name, b1s in itertools.product(("ladder-gpt-1k", "ladder-gpt-2k"), ("adan", "adamw")):
-        best = best_trial(studies[name].search[b1s]).config.settings
-        tried = {trial.config.settings["betas"][0] for trial in studies[name].search[b1s]}
-        assert (best["betas"][0], tried) == (0.9, {0.9, 0.98, 0.8})
-    assert "0.9 was always better than 0.98 and 0.8" in page
 
 
 def test_what_rows_rest_on(page, rows, studies):
