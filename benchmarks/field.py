@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from common import table
 from inference import PowerLaw
 from ladder import ladder
-from results_page import DATA, NAMES, Stored, Unit, adamw_of, against_adamw, rivals_by_workload, unit_of
+from results_page import DATA, NAMES, Stored, Unit, against_adamw, rivals_by_workload, unit_of
 from stored import Contestant
 
 from adan_bench.records.stats import Verdict
@@ -56,19 +55,19 @@ def searches(stored: Stored) -> str:
 
 
 def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], fit: PowerLaw | None) -> str:
-    unit, adamw = unit_of(own[0].runs[0]), adamw_of(own)
-    head = ["", "optimizer", f"{unit.name} {'↑' if own[0].groups[0].higher else '↓'}", "minus AdamW", "trials"]
-    head += ["as good as AdamW after", "state bytes per parameter"] + ["AdamW's steps for this result"] * bool(fit)
+    unit = unit_of(own[0].runs[0])
+    head = ["", "optimizer", f"{unit.name} {'↑' if own[0].groups[0].higher else '↓'}", "minus AdamW"]
+    head += ["AdamW's steps for this result"] * bool(fit) + ["state bytes per parameter"]
     lines = []
     for rank, rival in enumerate(own, 1):
         line = [str(rank), NAMES[rival.optimizer]]
         if rival.groups:
             sizes = [(run.result or {}).get("state_bytes_per_parameter", math.nan) for run in rival.runs]
-            line += [_result(rival, unit), _said(rival, gaps, unit), _trials(rival)]
-            line += [_reached(rival, gaps, adamw), f"{max(sizes):.1f}"]
+            line += [_result(rival, unit), _said(rival, gaps, unit)]
             line += [_steps(fit.steps(rival.result.mean), fit.errors)] if fit else []
+            line.append(f"{max(sizes):.1f}")
         else:
-            line += ["no seed finished", "", _trials(rival), *[""] * (len(head) - 5)]
+            line += ["no seed finished", *[""] * (len(head) - 3)]
         lines.append([_marked(rival, cell) if cell else "" for cell in line])
     return table(head, lines)
 
@@ -91,31 +90,20 @@ def _said(rival: Contestant, gaps: Mapping[str, Verdict], unit: Unit) -> str:
     return unit.said(gap) + one
 
 
-def _trials(rival: Contestant) -> str:
-    lost = sum(trial.diverged for trial in rival.trials)
-    return str(len(rival.trials)) + (f" ({lost} diverged)" if lost else "")
-
-
-def _reached(rival: Contestant, gaps: Mapping[str, Verdict], adamw: Contestant) -> str:
-    """For an optimizer that is better: the median of the steps until a run is as good as AdamW's mean at the end."""
-    if rival.optimizer not in gaps or gaps[rival.optimizer].word != "better":
-        return ""
-    target, sign = adamw.result.mean, -1 if adamw.groups[0].higher else 1
-    curves = (run.curve("eval", run.metric) for run in rival.runs)
-    hits = [[step for step, _, value in curve if sign * value <= sign * target] for curve in curves]
-    return f"{statistics.median_high(own[0] if own else math.inf for own in hits):,.0f} steps"
-
-
 def _steps(steps: float, lengths: Collection[int]) -> str:
     low, high = min(lengths), max(lengths)
     return f"below {low:,}" if steps < low else f"above {high:,}" if steps > high else f"{float(f'{steps:.3g}'):,.0f}"
 
 
 def _facts(own: Sequence[Contestant]) -> str:
-    """The number of searches and seeds, and the machine."""
+    """The number of searches, trials and seeds, and the machine."""
     runs, searches = [run for rival in own for run in rival.runs], max(len(rival.groups) for rival in own)
     seeds = "/".join(dict.fromkeys(str(group.n) for rival in own for group in rival.groups))
-    text = f"{('One search', 'Two searches')[searches - 1]}, {seeds} seeds{' of each' * (searches > 1)}; "
+    trials, lost = (sum(f(trial) for rival in own for trial in rival.trials) for f in (bool, lambda run: run.diverged))
+    text = (
+        f"{('One search', 'Two searches')[searches - 1]}, {seeds} seeds{' of each' * (searches > 1)}, {trials} trials"
+    )
+    text += f", {lost} of them diverged; " if lost else "; "
     edges = [NAMES[rival.optimizer] for rival in own if any(g.first.config.origin.at_edge for g in rival.groups)]
     text += f"near an end of its range is the rate of {', '.join(edges)}; " if edges else ""
     places = " or ".join(dict.fromkeys(str(run.environment.get("gpu") or run.environment["cpu"]) for run in runs))

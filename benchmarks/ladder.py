@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common import table
+from figures import Curve, Panel, Picture
 from inference import PowerLaw, steps_ratio
-from results_page import DATA, NAMES, Stored, percent, unit_of
+from results_page import DATA, NAMES, Stored, band, line_style, panel, unit_of
 from stored import SeedGroup
 
 from adan_bench.records.stats import Interval
@@ -77,16 +78,39 @@ def ladders(stored: Stored) -> str:
 
 
 def in_short(stored: Stored) -> str:
-    """README's sentence: the steps that Adan needs, and whoever else was run at all lengths, at the longest of them."""
+    """README's sentence: the steps that each needs, who was run at all lengths, at the longest of them."""
     found = ladder(stored, next(iter(DATA["ladders"])))
     if found is None:
         return ""
-    longest, said = found.lengths[-1], []
-    for name in (name for name in found.fits if name != "adamw"):
-        ratio = found.ratio(name, longest)
-        ends = "" if ratio.low is None else f" ({percent(math.log(ratio.low), math.log(ratio.high or math.inf))})"
-        said.append(f"{NAMES[name]} {percent(math.log(ratio.mean))}{ends}")
-    return f"Steps to the loss that AdamW has after {longest:,}, each with its best learning rate: {', '.join(said)}."
+    longest = found.lengths[-1]
+    said = (f"{NAMES[name]} {_ratio(found, name, longest)}" for name in found.fits if name != "adamw")
+    return f"Steps for the loss that AdamW reaches after {longest:,}: {', '.join(said)}."
+
+
+def pictures(stored: Stored) -> dict[str, Picture]:
+    """A figure per ladder by file name."""
+    panels = {f"results-{name}.svg": over_lengths(stored, name) for name in DATA["ladders"]}
+    return {file: panel for file, panel in panels.items() if panel}
+
+
+def over_lengths(stored: Stored, name: str) -> list[Panel]:
+    """The losses at each length, and the share of AdamW's steps that the same loss takes, with its interval."""
+    if (found := ladder(stored, name)) is None:
+        return []
+    unit = unit_of(found.own["adan"][found.lengths[0]].first)
+    losses = [
+        band(next(iter(own.values())), [*own], [group.by_seed().values() for group in own.values()], "", points=True)
+        for own in found.own.values()
+    ]
+    shares = [Curve("#555555", "half of AdamW's steps", [*found.lengths], [0.5] * len(found.lengths), dashed=True)]
+    for who in (who for who in found.fits if who != "adamw"):
+        ratios = [found.ratio(who, steps) for steps in found.lengths]
+        ends = ([round(end or 0.0, 4) for end in at] for at in zip(*((r.low, r.high) for r in ratios), strict=True))
+        means = [round(ratio.mean, 4) for ratio in ratios]
+        shares.append(Curve(line_style(who)["light"], NAMES[who], [*found.lengths], means, *ends, points=True))
+    left = panel("the same steps", "steps", unit, losses, 0)
+    right = Panel("the same loss", "AdamW's steps", "share of AdamW's steps", shares, 0.0, 1.1)
+    return [replace(each, log_x=True) for each in (left, right)]
 
 
 def _table(found: Ladder) -> str:
@@ -99,7 +123,7 @@ def _table(found: Ladder) -> str:
     lines = []
     for steps in found.lengths:
         groups = [own[name].get(steps) for name in names]
-        cells = [f"{unit.spread(group.final())} ({_chosen(group)})" if group else "" for group in groups]
+        cells = [unit.spread(group.final()) if group else "" for group in groups]
         lines.append([f"{steps:,}", *cells, *(_ratio(found, name, steps) for name in rivals)])
     seeds = "/".join(dict.fromkeys(str(group.n) for ladder in own.values() for group in ladder.values()))
     text = f"{seeds} seeds per length. †: beyond the lengths run."
@@ -107,12 +131,6 @@ def _table(found: Ladder) -> str:
         said = (f"{NAMES[name]} {f.a:.3f} + {f.b:.3g}·T^−{f.c:.3f}" for name, f in found.fits.items())
         text += f" Fits of the loss after T steps: {', '.join(said)}."
     return f"{table(head, lines)}\n\n{text}"
-
-
-def _chosen(group: SeedGroup) -> str:
-    """The rate and the decay of momentum."""
-    b1 = group.settings.get("momentum", group.settings["betas"][0])
-    return f"lr {group.settings['lr']:.2g}, b1 {b1:g}"
 
 
 def _ratio(found: Ladder, name: str, steps: int) -> str:

@@ -206,7 +206,8 @@ def filled(match: re.Match[str]) -> str:
 
 def main() -> None:
     check = "--check" in sys.argv
-    stale = figures.write(results_page.pictures(studies()), ROOT / "docs" / "figures", check)
+    pictures = results_page.pictures(studies()) | ladder.pictures(studies())
+    stale = figures.write(pictures, ROOT / "docs" / "figures", check)
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         old = path.read_text(encoding="utf-8")
         new = re.sub(r"(<!-- table (\S+) -->)\n.*?(<!-- end -->)", filled, old, flags=re.DOTALL)

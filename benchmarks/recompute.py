@@ -178,7 +178,6 @@ class RawRival(NamedTuple):
     first: RawRun
     searches: list[list[float]]
     diverged: int
-    trials: str
 
 
 @cache
@@ -195,12 +194,11 @@ def field() -> dict[str, list[RawRival]]:
             own[role][number >= len(searches[0])].append(run)
         rivals = []
         for own in by_name.values():
-            lost = {role: [run.status for runs in own[role] for run in runs].count("diverged") for role in own}
+            lost = [run.status for runs in own["run"] for run in runs].count("diverged")
             values = [[run.value for run in runs if run.value is not None] for runs in own["run"]]
-            trials = f"{sum(map(len, own['tune']))}" + (f" ({lost['tune']} diverged)" if lost["tune"] else "")
             if any(values):
                 first = next(run for runs in own["run"] for run in runs)
-                rivals.append(RawRival(first, [of for of in values if of], lost["run"], trials))
+                rivals.append(RawRival(first, [of for of in values if of], lost))
         sign = -1 if rivals and rivals[0].first.higher_is_better else 1
         if any(rival.first.optimizer == "adamw" for rival in rivals):
             found[row["label"]] = sorted(
@@ -239,7 +237,7 @@ def _minus(a: RawRival, b: RawRival) -> tuple[float, float, float]:
 
 
 def field_rows() -> Iterator[list[str]]:
-    """For each optimizer of each workload: its name, result, difference from AdamW and trials, as text."""
+    """For each optimizer of each workload: its name, result, difference from AdamW and its steps, as text."""
     differences = {}
     for (label, adamw, rival), left in zip(against_adamw(), lefts()[len(compared()) :], strict=True):
         gap, variance, freedom = _minus(rival, adamw)
@@ -257,7 +255,6 @@ def field_rows() -> Iterator[list[str]]:
                 PAGE["names"][name],
                 result + lost,
                 differences.get((label, name), ""),
-                rival.trials,
                 *steps(label, mean),
             ]
 
@@ -334,7 +331,7 @@ def families() -> Iterator[list[str]]:
         low, high = _welch(row.adan, row.best).confidence_interval(0.95)
         if row.kind == "rows" and high - low <= 0.4 * abs(statistics.fmean(row.best.values)):
             (base,) = [g for g in row.others if g.first.optimizer == "adamw"] or row.others
-            theirs, ours = (RawRival(g.first, [g.values], 0, "") for g in (base, row.adan))
+            theirs, ours = (RawRival(g.first, [g.values], 0) for g in (base, row.adan))
             pairs.append((row.label, theirs, ours))
     pairs += [pair for pair in against_adamw() if pair[2].first.optimizer == "adan"]
     kinds: dict[str, dict[str, list[tuple[float, float]]]] = {}
@@ -374,11 +371,11 @@ def _pooled(y: Any, v: Any) -> list[str]:
 
 def differences() -> list[str]:
     """What the page says otherwise."""
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    text = "".join((ROOT / "docs" / f"results{page}.md").read_text(encoding="utf-8") for page in ("", "-details"))
     shown = [line for kind in ("rows", "recipes", "halves") for line in _tables(text, f"compared:{kind}")]
     shown = [[line[0].split(": ")[0], *line[1:-3], line[-3].split(" (of ")[0], line[-2]] for line in shown]
     of_field = [line for line in _tables(text, "field") if line[2] != "no seed finished"]
-    shown += [[*line[1:5], *line[7:]] for line in of_field]
+    shown += [line[1:-1] for line in of_field]
     rungs = [[re.split(r" ± |†| \[", cell)[0] for cell in line] for line in _tables(text, "ladder")]
     pages = [*shown, *rungs, *_tables(text, "families")]
     records = [*rows(), *field_rows(), *ladder_rows(), *families()]

@@ -13,8 +13,9 @@ from adan.hyperparameters import Betas, require_count, require_number
 
 #: Adan's lr ÷ AdamW's, and AdamW's weight decay ÷ Adan's: the median over our searches.
 LR_RATIO = 2.5
-#: b1 averages over T / AVERAGES steps: at 2,000 steps 0.9 was better than 0.95, at 4,375 and 5,265 0.95 than 0.98.
-AVERAGES = 200
+#: b1 averages over T / AVERAGES steps. By parabolas over log(1 − b1), the best on one GPT is 0.91, 0.93 and 0.92 at
+#: 1,000, 2,000 and 4,000 steps; at 8,000, 0.9 and 0.98 are equal, so it lies near 0.955.
+AVERAGES = 400
 #: The share of the run that warms up at least: that of our searches, but PPO's and field-gpt.
 WARMUP = 0.05
 #: The smallest lr at which a run of ours with Adan diverged: a ViT, at 16 times AdamW's rate.
@@ -65,10 +66,10 @@ def suggest_from_adamw(
 
     With T steps in all, and AdamW's lr₀, λ₀ and w₀ steps of warm-up::
 
-        lr = 2.5·lr₀    λ = λ₀ / 2.5    b1 = 1 − 200 / T, within [0.9, 0.98]    b2 = 0.92    b3 = 0.99
+        lr = 2.5·lr₀    λ = λ₀ / 2.5    b1 = 1 − 400 / T, within [0.9, 0.98]    b2 = 0.92    b3 = 0.99
         warm-up = 2·w₀, up to T/2, or T/20 if that is longer
 
-    It is a starting point: in three of four searches the best lr was within a factor of two. If you can afford three
+    It is a starting point: in four of five searches the best lr was within a factor of two. If you can afford three
     runs, try the suggested lr, half of it and twice it. The tuning guide shows the records.
 
     Args:
@@ -111,7 +112,7 @@ def suggest_from_adamw(
         warmup = 2 if steps > 2 else 0
     why += [
         reason,
-        f"b1 = {b1:g} ({source}): 0.9 was best in our runs of 2,000 steps, 0.95 at about 5,000; the paper has 0.98.",
+        f"b1 = {b1:g} ({source}): 0.9 was best in our runs up to 4,000 steps, 0.98 equal at 8,000; the paper has 0.98.",
         "b2 = 0.92 (paper): Adan is not sensitive to it.",
         "b3 = 0.99 (paper): its default.",
         f"weight_decay = {decay:g}, AdamW's ÷ {LR_RATIO:g} (paper): DeiT's is 2.5 × its ViT's; lr·λ remains AdamW's.",
@@ -122,7 +123,7 @@ def suggest_from_adamw(
 
 
 def first_beta(total_steps: int) -> float:
-    """b1 for a run of so many steps, 1 − 200 / T within [0.9, 0.98]: 0.9 up to 2,000 of them, 0.98 from 10,000 on."""
+    """b1 for a run of so many steps, 1 − 400 / T within [0.9, 0.98]: 0.9 up to 4,000 of them, 0.98 from 20,000 on."""
     return round(min(0.98, max(0.9, 1 - AVERAGES / total_steps)), 3)
 
 
