@@ -127,6 +127,28 @@ def test_runs_on_the_tuning_seed(bench: Any, folder: Path, tiny: Path) -> None:
     assert {(record.config.role, record.config.seed) for record in made} == {("tune", 1000)}
 
 
+@pytest.mark.parametrize(
+    ("name", "more", "settings"),
+    [
+        ("sgd-momentum", "", {"momentum": 0.9}),
+        ("sgd-momentum", ", momentum = 0.5", {"momentum": 0.5}),
+        ("amsgrad", "", {"amsgrad": True}),
+        ("adamw:amsgrad=true", "", {"amsgrad": True, "weight_decay": 0.02}),
+    ],
+)
+def test_an_optimizer_is_what_its_name_says(
+    folder: Path, tiny: Path, name: str, more: str, settings: dict[str, Any]
+) -> None:
+    """In trials and runs: what the file does not say is as in a comparison."""
+    text = f'summary = "a"\nworkload = "tiny"\n[optimizers."{name}"]\nsettings = {{ lr = 0.1{more} }}\n'
+    for search in ("", "[search]\n"):
+        (folder / "own.toml").write_text(text + search, encoding="utf-8")
+        groups = arms(read([str(folder / "own.toml")]), ["own"], chosen(script=tiny), folder / "out")
+        jobs = Planner(groups)(frozenset())
+        assert len(jobs) >= 3
+        assert all({**job.config.settings, "lr": 0} == {**settings, "lr": 0} for job in jobs)
+
+
 STARTED = """
 summary = "Starts from other weights"
 workload = "tiny"

@@ -23,6 +23,7 @@ from adan_bench.studies.competitors import competitors, folder_name
 from adan_bench.studies.ranges import PRIMES, RangeSearch, at, filled
 from adan_bench.task import Settings
 from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import defaults
 from adan_bench.workloads.registry import get_workload
 
 if sys.version_info >= (3, 11):
@@ -396,7 +397,7 @@ def _configured(study: Study, name: str, workload: str, settings: Settings, at: 
         raise UsageError(f"{study.file}: workload: {error}") from error
     try:
         (who,) = competitors(name, flag="optimizers", most=1)
-        settings = {**settings, **who.settings}
+        settings = {**defaults(who.spec), **settings, **who.settings}
         config = configure(problem, who.spec, at, settings)
     except UsageError as error:
         raise UsageError(f"{study.file}: {name} on {workload}: {error}") from error
