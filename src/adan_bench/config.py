@@ -52,8 +52,8 @@ class Origin:
     """The origin of a run's settings, as facts; `reports.conclusions.said` puts them into words.
 
     kind: "untuned" (the optimizer's own defaults), "bundled" (this package's tuned ones), "saved" (a file of `tune`),
-        "here" (trials beside the run), "study" (as its file says), "trial" (the run is one), "published", or "" where
-        `source` says it all.
+        "here" (trials beside the run), "study" (as its file says), "failed" (likewise, as none of the trials has a
+        result), "trial" (the run is one), "published", or "" where `source` says it all.
     source: the file of `tune`, the study, or whoever published the settings.
     eta, rungs: how the trials were halved and at which steps; at_edge: no rate beyond the best one was tried,
         or none far beyond it.
@@ -85,7 +85,7 @@ class Origin:
     @property
     def flaw(self) -> str:
         """The reason why settings are not as tuned for their run: "untuned", "elsewhere", "changed", or nothing."""
-        if self.kind == "untuned":
+        if self.kind in ("untuned", "failed"):
             return "untuned"
         return "elsewhere" if self.tuned_for else "changed" if self.changed else ""
 

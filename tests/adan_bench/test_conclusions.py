@@ -227,6 +227,19 @@ def test_settings_that_are_no_longer_those_of_the_tuning_make_no_winner(facts: d
     assert winner(summary) is None
 
 
+@pytest.mark.parametrize(
+    ("origin", "remedy"),
+    [
+        (Origin(kind="failed", source="gpt"), "no trial has a result, so search other rates"),
+        (Origin(kind="here", tuned_for={"steps": 150}), "give the study's [search] the options of these runs"),
+    ],
+)
+def test_a_study_has_another_remedy_than_a_comparison(origin: Origin, remedy: str) -> None:
+    """It has no flag --tune."""
+    runs = three("adan", 0.9, origin=origin, study="gpt") + three("sgd", 0.5, origin=origin, study="gpt")
+    assert caution(summarize(runs)).endswith(f": not a fair comparison; {remedy}.")
+
+
 def test_differences_that_do_not_vary_are_no_evidence() -> None:
     (summary,) = summarize(three("adan", 0.9, 0.91, 0.9) + three("sgd", 0.5, 0.51, 0.5))
     assert "The difference from sgd is the same for every seed, which says nothing about chance." in conclude(summary)

@@ -57,6 +57,7 @@ def test_every_fact_is_said() -> None:
         (Origin(kind="here", trials=8), "tuned here in 8 trials with seed 1000"),
         (Origin(kind="here", trials=1, source="gpt"), "tuned for gpt in 1 trial with seed 1000"),
         (Origin(kind="study", source="gpt"), "as the study gpt says"),
+        (Origin(kind="failed", source="gpt"), "as the study gpt says, none of its trials having a result"),
     ],
 )
 def test_settings_of_studies(origin: Origin, words: str) -> None:

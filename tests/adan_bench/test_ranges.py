@@ -240,8 +240,13 @@ def test_where_nothing_has_a_result(folder: Path, tiny: Path) -> None:
     made = make(planner_of(folder, tiny), lambda c: math.inf if c.optimizer == "adan" else in_the_middle(c))
     assert sum(path.startswith("adan/tune") for path in made) == 12
     assert made["adan/seed-0"].settings["lr"] == 0.008
-    assert made["adan/seed-0"].origin.kind == "study"
+    assert (made["adan/seed-0"].origin.kind, made["adan/seed-0"].origin.source) == ("failed", "field")
     assert made["adamw/seed-0"].origin.trials == 12
+    report = write_report(read_runs(folder / "out")[0], folder).with_suffix(".md").read_text(encoding="utf-8")
+    assert "Untuned (adan): not a fair comparison; no trial has a result, so search other rates." in report
+    text = 'summary = "Longer"\nfollows = "field"\n[[runs]]\noptimizer = "adan"\n'
+    (folder / "longer.toml").write_text(text, encoding="utf-8")
+    assert make(planner_of(folder, tiny, "longer"), in_the_middle)["adan/seed-0"].origin.flaw == "untuned"
 
 
 def test_a_second_search_is_independent_and_can_be_told(folder: Path, tiny: Path) -> None:
@@ -289,6 +294,7 @@ def test_a_follow_up_takes_the_options_that_were_searched(folder: Path, tiny: Pa
     text = 'summary = "Longer"\nfollows = "field"\nseeds = 1\n[run]\nsteps = 30\n[[runs]]\noptimizer = "adan"\n'
     (folder / "longer.toml").write_text(text + '[[runs]]\noptimizer = "adan"\nrun = { warmup = 0.3 }\n', "utf-8")
     made = make(planner_of(folder, tiny, "longer"), in_the_middle)
+    assert len(trials(made, "adamw")) == 12, "its rates decide whether all ranges grow"
     best = min(trials(made, "adan"), key=in_the_middle)
     runs = [config for config in made.values() if config.study == "longer"]
     assert [(c.warmup, c.settings) for c in runs] == [(best.warmup, best.settings), (0.3, best.settings)]
@@ -325,6 +331,10 @@ def test_a_search_over_ranges_that_trains(bench: Any, folder: Path, tiny: Path) 
         ("0.05, 0.1]", '"0.1"]', "run: warmup = '0.1' is not of type"),
         ("[optimizers.adan]", "[optimizers.adan]\nalternatives = []", "optimizers.adan.alternatives: the study"),
         ("decay = [", "eps = [1e-9, 1e-7]\ndecay = [", "search.ranges.eps: no setting has it"),
+        ("0.05, 0.1]", '"0.1", 0.05, 0.1]', "run: warmup = '0.1' is not of type"),
+        ("0.05, 0.1]", "0.05, 0.1, 5.0]", "adan on tiny: warmup: --warmup 5 and --cooldown 0: they are shares"),
+        ("[0.01, 1.0]", "{ choice = [0.01, 1.0, 1.0, -1.0] }", "adan on tiny: decay: adan refuses"),
+        ("{ one_minus = [0.02, 0.2] }", "[0.5, 1.5]", "adan on tiny: b1: adan refuses"),
         ('betas = ["b1", 0.92, 0.99]', 'betas = ["b2", 0.92, 0.99]', "adan on tiny: adan refuses"),
         ("seeds = 2", "seeds = [0, 1001]", "seeds: 1001; those from 1000 on are for trials"),
         ("confirm = 2", "confirm = 2\nseed = 3", "search.seed: 3; give a number from 1000 on"),
@@ -341,7 +351,7 @@ def test_a_wrong_range_is_one_line_before_any_run(
     assert text != FIELD
     (folder / "field.toml").write_text(text, encoding="utf-8")
     code, _, errors = bench("study", folder / "field.toml", "--script", tiny, "--out", folder / "out")
-    assert (code, errors.count("\n")) == (2, 1)
+    assert (code, errors.count("\n"), list(folder.rglob("config.json"))) == (2, 1, [])
     assert str(folder / "field.toml") in errors
     assert message in errors
 

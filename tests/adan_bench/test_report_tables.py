@@ -80,6 +80,9 @@ def test_a_trial_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     assert "Every optimizer had 3 tuning trials" in tuning(found)
     assert [o.trials for o in summarize_trials(trials(2) + again)[0].optimizers] == [3, 3]
     write_tuning(trials(2) + again, tmp_path)
+    sweep = [replace(r, path=Path("sweep"), config=replace(r.config, study="sweep")) for r in trials(0)]
+    found = {o.name: o.trials for o in summarize_trials(trials(2) + sweep)[0].optimizers}
+    assert found == dict.fromkeys(("adan", "sgd", "adan (sweep)", "sgd (sweep)"), 3)
     assert "6 trials by adan-bench." in (tmp_path / "tuning.md").read_text(encoding="utf-8")
 
 

@@ -15,6 +15,7 @@ import pytest
 from support.forked import Program
 from support.learning import chosen, curve
 
+from adan_bench.records.stats import summarize
 from adan_bench.records.store import read_run, read_runs
 from adan_bench.studies.arms import Planner, Search
 from adan_bench.studies.study import arms, library, parse, read
@@ -56,7 +57,7 @@ lr_factor = 0.5
 
 [[runs]]
 optimizer = "adamw"
-grid = { lr = [0.1, 0.2], batch_size = [8, 16] }
+grid = { lr = [0.1, 0.2], batch_size = [8, 32] }
 """
 
 
@@ -99,32 +100,78 @@ def test_a_study_and_its_follow_up(bench: Any, folder: Path, tiny: Path) -> None
     code, _, errors = study_of(bench, folder, tiny, "second", "--resume")
     assert (code, errors) == (0, "")
     out = folder / "out" / "second"
-    names = [f"adamw-lr={lr}-batch_size={size}" for lr in (0.1, 0.2) for size in (8, 16)]
+    names = [f"adamw-lr={lr}-batch_size={size}" for lr in (0.1, 0.2) for size in (8, 32)]
     assert sorted(path.name for path in out.iterdir()) == sorted(["adan-no_prox=True-lr_factor=0.5", *names])
     before = read_run(folder / "out" / "first" / "adan" / "seed-0").config.settings
     config = read_run(out / "adan-no_prox=True-lr_factor=0.5" / "seed-7").config
     assert config.settings == {**before, "no_prox": True, "lr": pytest.approx(before["lr"] / 2, rel=1e-3)}
     assert (config.steps, config.study, config.origin.source) == (30, "second", "first")
-    assert read_run(out / names[0] / "seed-0").config.batch_size == 8
+    assert config.origin.tuned_for == {"steps": 10}
+    other = read_run(out / names[0] / "seed-0").config
+    assert (other.batch_size, other.origin.tuned_for) == (8, {"steps": 10, "batch_size": 16})
     assert len(read_runs(folder / "out" / "first")[0]) == 22  # nothing of the first study was made again
+
+    third = SECOND.replace('"first"', '"second"').replace("steps = 30", "steps = 10")
+    (folder / "third.toml").write_text(third.replace("lr = [0.1, 0.2]", "weight_decay = [0.3]"), encoding="utf-8")
+    assert study_of(bench, folder, tiny, "third", "--resume")[0] == 0
+    out = folder / "out" / "third"
+    origin = read_run(out / "adan-no_prox=True-lr_factor=0.5" / "seed-0").config.origin
+    assert (origin.source, origin.tuned_for, origin.lr_factor) == ("first", {}, 0.25)
+    changed = read_run(out / "adamw-weight_decay=0.3-batch_size=8" / "seed-0").config.origin.changed
+    assert changed == {"lr": 0.1, "weight_decay": 0.3}
 
 
 @pytest.mark.usefixtures("inline_pool")
 def test_a_follow_up_alone_makes_the_search_that_it_needs_and_no_seeds(bench: Any, folder: Path, tiny: Path) -> None:
+    (folder / "second.toml").write_text(SECOND.rpartition("[[runs]]")[0], encoding="utf-8")
     assert study_of(bench, folder, tiny, "second")[0] == 0
     made = read_runs(folder / "out" / "first")[0]
-    assert len(made) == 14
-    assert {record.config.role for record in made} == {"tune"}
+    assert len(made) == 7
+    assert {(record.config.role, record.config.optimizer) for record in made} == {("tune", "adan")}
 
 
 @pytest.mark.usefixtures("inline_pool")
 def test_runs_on_the_tuning_seed(bench: Any, folder: Path, tiny: Path) -> None:
-    """As a sweep of learning rates has them: made and judged as trials are."""
-    text = SECOND.replace("seeds = [0, 7]", 'seeds = "tuning"')
+    """As a sweep of learning rates has them: made and judged as trials are, of which they are none."""
+    text = SECOND.replace("seeds = [0, 7]", 'seeds = "tuning"').replace("steps = 30", "")
+    text = text.replace("{ lr = [0.1, 0.2], batch_size = [8, 32] }", "{ lr_factor = [0.5, 0.25] }")
     (folder / "second.toml").write_text(text, encoding="utf-8")
-    assert study_of(bench, folder, tiny, "second")[0] == 0
+    assert study_of(bench, folder, tiny, "first")[0] == 0
+    assert study_of(bench, folder, tiny, "second", "--resume")[0] == 0
     made = read_runs(folder / "out" / "second")[0]
     assert {(record.config.role, record.config.seed) for record in made} == {("tune", 1000)}
+    both, first = (summarize(read_runs(path)[0]) for path in (folder / "out", folder / "out" / "first"))
+    assert both == first
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "settings"),
+    [
+        ("sgd-momentum", "", {"momentum": 0.9}),
+        ("sgd-momentum", ", momentum = 0.5", {"momentum": 0.5}),
+        ("amsgrad", "", {"amsgrad": True}),
+        ("adamw:amsgrad=true", "", {"amsgrad": True, "weight_decay": 0.02}),
+    ],
+)
+def test_an_optimizer_is_what_its_name_says(
+    folder: Path, tiny: Path, name: str, more: str, settings: dict[str, Any]
+) -> None:
+    """In trials and runs: what the file does not say is as in a comparison."""
+    text = f'summary = "a"\nworkload = "tiny"\n[optimizers."{name}"]\nsettings = {{ lr = 0.1{more} }}\n'
+    for search in ("", "[search]\n"):
+        (folder / "own.toml").write_text(text + search, encoding="utf-8")
+        groups = arms(read([str(folder / "own.toml")]), ["own"], chosen(script=tiny), folder / "out")
+        jobs = Planner(groups)(frozenset())
+        assert len(jobs) >= 3
+        assert all({**job.config.settings, "lr": 0} == {**settings, "lr": 0} for job in jobs)
+
+
+def test_two_studies_of_one_name(bench: Any, folder: Path) -> None:
+    (folder / "vit-25.toml").write_text(FIRST, encoding="utf-8")
+    for names in (["vit-25", folder / "vit-25.toml"], [folder / "vit-25.toml", "vit-50"]):
+        code, _, errors = bench("study", *names, "--out", folder / "out")
+        assert (code, errors.count("\n")) == (2, 1)
+        assert "vit-25.toml has the same name" in errors
 
 
 STARTED = """
@@ -135,6 +182,9 @@ start = {{ study = "first"{optimizer} }}
 
 [run]
 steps = 20
+
+[search]
+trials = 1
 
 [optimizers.{name}]
 settings = {{ lr = 0.01 }}
@@ -153,11 +203,12 @@ def test_weights_of_another_study(
     said = f', optimizer = "{optimizer}"' if optimizer else ""
     (folder / "third.toml").write_text(STARTED.format(optimizer=said, name=name), encoding="utf-8")
     assert study_of(bench, folder, tiny, "third")[0] == 0
-    inits = [read_run(folder / "out" / "third" / name / f"seed-{seed}").config.init for seed in (0, 1)]
-    assert inits == [folder / "out" / "first" / start for start in starts]
-    runs = [r for r in read_runs(folder / "out" / "first")[0] if r.config.role == "run"]
-    assert {r.config.optimizer for r in runs} == {Path(starts[0]).parent.name}
-    assert all((r.path / "weights.pt").exists() for r in runs)
+    configs = [read_run(folder / "out" / "third" / name / f"seed-{seed}").config for seed in (0, 1)]
+    assert [config.init for config in configs] == [folder / "out" / "first" / start for start in starts]
+    assert all(config.origin.tuned_for == {} for config in configs)
+    made = read_runs(folder / "out" / "first")[0]
+    assert {r.config.optimizer for r in made} == {Path(starts[0]).parent.name}
+    assert all((r.path / "weights.pt").exists() for r in made if r.config.role == "run")
 
 
 @pytest.mark.usefixtures("inline_pool")
@@ -204,6 +255,13 @@ def test_killed_in_the_middle_of_its_search(bench: Any, folder: Path, tiny: Path
         ("steps = 20", "steps = true", "run: steps = True is not of type int"),
         ("trials = 7", "trials = 0", "search.trials: 0; give a number from 1 on"),
         ("trials = 7", 'trials = "7"', "search: trials = '7' is not of type int"),
+        ("[0.98, 0.92, 0.99] }", "[0.98, 2.0, 0.99] }", "alternatives: adan refuses lr=0.01 betas=[0.98, 2.0,"),
+        ("{ weight_decay = 0.1 }", "{ decay = 0.1 }", "adan on tiny: alternatives: adan has no setting 'decay'"),
+        ("{ weight_decay = 0.1 }", "{ lr = 0 }", "adan on tiny: alternatives: lr = 0; give a number above 0"),
+        ("{ weight_decay = 0.1 }", "0.1", "optimizers.adan.alternatives: 0.1; give tables of settings, such as"),
+        ("lr = 0.01, betas", "lr = 0, betas", "adan on tiny: lr = 0; give a number above 0"),
+        ("lr = 0.01, betas", "lr = -1e-3, betas", "adan on tiny: lr = -0.001; give a number above 0"),
+        ("lr = 0.01, betas", "lr = '1e-3', betas", "adan on tiny: lr = '1e-3'; give a number above 0"),
         ('workload = "tiny"', 'follows = "first"', "optimizers: give them, or the study that this one follows"),
         ("seeds = 4", 'seeds = 4\nstart = { study = "nobody" }', "start.study: no study 'nobody'"),
         ("seeds = 4", "seeds = ", "not a study in TOML"),
@@ -231,6 +289,10 @@ def test_a_wrong_file_is_one_line_before_any_run(
         ('optimizer = "adan"', 'optimizer = "sgd"', "runs.optimizer: no optimizer 'sgd'"),
         ('follows = "first"', 'follows = "second"', "second → second is a circle"),
         ("lr_factor = 0.5", "factor = 0.5", "runs: no key 'factor'"),
+        ("lr_factor = 0.5", "lr_factor = 0", "runs: lr_factor = 0; give a number above 0"),
+        ("lr = [0.1, 0.2]", "lr_factor = [2, -1]", "runs: lr_factor = -1; give a number above 0"),
+        ("lr = [0.1, 0.2]", "lr = [0.1, 0]", "adamw on tiny: lr = 0; give a number above 0"),
+        ("lr = [0.1, 0.2]", "lr = []", "runs.grid: {'lr': [], 'batch_size': [8, 32]}; give a list of values for each"),
     ],
 )
 def test_a_wrong_follow_up(bench: Any, folder: Path, tiny: Path, old: str, new: str, message: str) -> None:

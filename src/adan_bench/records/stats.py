@@ -285,8 +285,11 @@ def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     """`summarize` for tuning trials alone: every optimizer with its best trial in place of runs."""
     summaries = []
     for label, group in _labeled(grouped([r for r in records if r.config.role == "tune"], lambda r: _setup(r.config))):
-        trials = [_once(own) for own in grouped(group, lambda r: r.config.name)]
-        bests = [_optimizer(own[0].config.name, best_trials(own), own) for own in trials]
+        trials = [_once(own) for own in grouped(group, lambda r: (r.config.name, r.config.study))]
+        keys = [(own[0].config.name, own[0].config.study) for own in trials]
+        names = [name for name, _ in keys]
+        titles = [f"{name} ({study})" if study and names.count(name) > 1 else name for name, study in keys]
+        bests = [_optimizer(title, best_trials(own), own) for title, own in zip(titles, trials, strict=True)]
         lost = [sum(r.diverged for r in own) for own in trials]
         summaries.append(_workload(label, [replace(best, diverged=n) for best, n in zip(bests, lost, strict=True)]))
     return summaries
@@ -368,9 +371,9 @@ def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
     names = [group[0].config.name for group in groups]
     summaries = []
     for name, group in zip(names, groups, strict=True):
-        own, tuned = group[0].config, [r for r in records if r.config.role == "tune" and r.config.name == name]
-        of_study = [r for r in tuned if r.config.study in (own.study, own.origin.source)]  # not of another search
-        trials = _once(of_study or tuned)
+        own = group[0].config
+        tuned = [r for r in records if r.config.role == "tune" and r.config.name == name]
+        trials = _once([r for r in tuned if r.config.study in (own.study, own.origin.source)])  # not of another search
         title = name if names.count(name) == 1 else f"{name} {_text(own.tuned)}"
         repeats = tuple(tuple(r.path for r in same) for same in _alike(group) if len(same) > 1)
         summaries.append(replace(_optimizer(title, _once(group), trials), repeats=repeats))

@@ -100,14 +100,16 @@ def caution(summaries: Sequence[WorkloadSummary]) -> str:
 def unfair(summary: WorkloadSummary) -> str:
     """The reason why the optimizers of a workload did not have the same chance; empty where they had."""
     origins = {o.name: o.origin for o in summary.optimizers}
-    flaws = {origin.flaw for origin in origins.values()}
+    flaws, of_study = {origin.flaw for origin in origins.values()}, bool(summary.config.study)
     if "untuned" in flaws:
         untuned = [name for name, origin in origins.items() if origin.flaw == "untuned"]
         who = "" if len(untuned) == len(origins) else f" ({_join(untuned)})"
-        return f"Untuned{who}: not a fair comparison; add --tune 8."
+        remedy = "no trial has a result, so search other rates" if of_study else "add --tune 8"
+        return f"Untuned{who}: not a fair comparison; {remedy}."
     if "elsewhere" in flaws:
         other = "; ".join(sorted({_other_training(origin) for origin in origins.values()} - {""}))
-        return f"Tuned for another training ({other}): not a fair comparison; add --tune 8."
+        remedy = "give the study's [search] the options of these runs" if of_study else "add --tune 8"
+        return f"Tuned for another training ({other}): not a fair comparison; {remedy}."
     if "changed" in flaws:
         changed = "; ".join(sorted({assignments(origin.changed) for origin in origins.values()} - {""}))
         return f"Changed after tuning ({changed}): not a fair comparison; leave these as tuned, or tune with them."
@@ -142,6 +144,7 @@ def said(origin: Origin) -> str:
         "saved": f"tuned in {trials} ({origin.source}{halved})",
         "here": f"tuned {where} in {trials}{halved + ',' if halved else ''} with seed {origin.seed}",
         "study": f"as the study {origin.source} says",
+        "failed": f"as the study {origin.source} says, none of its trials having a result",
         "trial": "trial",
     }
     text = f"guess: {', '.join(origin.guesses)}; " if origin.guesses else ""

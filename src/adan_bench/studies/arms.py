@@ -68,6 +68,11 @@ class Search:
         """The settings that the trials lead to."""
         return dict(best_trial(tried).config.settings)
 
+    def extremes(self) -> Iterator[tuple[str, Settings]]:
+        """What of a trial has to be valid beside its start: the key in the study's file, and the fields it gives."""
+        for alternative in self.alternatives:
+            yield "alternatives", {"settings": {**self.start, **alternative}}
+
     def origin(self, tried: Sequence[RunRecord]) -> Origin:
         """How the settings came about that the trials lead to."""
         return Origin(kind="here", trials=self.trials, eta=self.eta, rungs=self.rungs)
@@ -151,6 +156,7 @@ class Arm:
     start_seed: int | None = None
     tried: Sequence[RunRecord] | None = None  # the trials, once all have ended
     settled: bool = False  # whether `base` has the settings of the reported runs
+    tuned: RunConfig | None = None  # the run for whose training they were chosen
 
     def path(self, seed: int) -> Path:
         return self.folder / f"seed-{seed}"
@@ -167,25 +173,30 @@ class Arm:
         if self.settled or (self.like and not self.like.settled) or (self.search and self.tried is None):
             return
         if self.like is not None:
-            theirs = self.like.base
+            theirs, tuned = self.like.base, self.like.tuned or self.like.base
             lr = theirs.settings["lr"] if self.lr_factor == 1 else rounded(theirs.settings["lr"] * self.lr_factor)
             searched = tuple(name for name in theirs.origin.searched if name not in self.own_options)
             changed = changes(get_optimizer(self.base.optimizer), theirs.settings, self.change)
             origin = replace(
-                theirs.origin, lr_factor=self.lr_factor, changed=changed, source=theirs.study, searched=searched
+                theirs.origin,
+                lr_factor=theirs.origin.lr_factor * self.lr_factor,
+                changed={**theirs.origin.changed, **changed},
+                source=tuned.study,
+                searched=searched,
             )
-            self._take(theirs, {**theirs.settings, "lr": lr, **self.change}, origin)
+            self._take(tuned, {**theirs.settings, "lr": lr, **self.change}, origin)
         elif self.search is not None and self.tried and self.found:
             origin = self.search.origin(self.tried)
-            self._take(best_trial(self.tried).config, self.search.chosen(self.tried), origin)
+            tuned = replace(best_trial(self.tried).config, init=self.base.init)  # runs start as their trials do
+            self._take(tuned, self.search.chosen(self.tried), origin)
         self.settled = True
 
     def _take(self, tuned: RunConfig, settings: Settings, origin: Origin) -> None:
         """Give `base` settings, and of the run for which they were tuned the options that were searched with them."""
         options = {name: getattr(tuned, name) for name in origin.searched}
         base = replace(self.base, settings=settings, **options)
-        tuned_for = {**origin.tuned_for, **elsewhere(training_of(tuned), base)}
-        self.base = replace(base, origin=replace(origin, tuned_for=tuned_for))
+        self.base = replace(base, origin=replace(origin, tuned_for=elsewhere(training_of(tuned), base)))
+        self.tuned = tuned
 
     @property
     def found(self) -> bool:

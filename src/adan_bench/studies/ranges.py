@@ -52,6 +52,12 @@ def at(values: Any, share: float) -> Any:
     return among[min(int(share * len(among)), len(among) - 1)] if kind == "choice" else round(1 - at(among, share), 9)
 
 
+def extremes(values: Any) -> list[Any]:
+    """The ends of a range, or all of its choices."""
+    choices = values.get("choice") if isinstance(values, dict) else None
+    return choices or [at(values, share) for share in (0.0, 1.0)]
+
+
 def filled(template: Any, values: Mapping[str, Any]) -> Any:
     """Settings with values in place of their names.
 
@@ -78,6 +84,17 @@ class RangeSearch(Search):
     ranges: Mapping[str, Any] = field(default_factory=dict)
     confirm: int = 0
     seed: int = TUNING_SEED
+
+    @property
+    def centers(self) -> Settings:
+        return {name: at(values, 0.5) for name, values in {"lr": [*self.rates], **self.ranges}.items()}
+
+    def extremes(self) -> Iterator[tuple[str, Settings]]:
+        """The centers of settings, with one range at a time at each of its ends or choices."""
+        for name, values in {"lr": [*self.rates], **self.ranges}.items():
+            for value in extremes(values):
+                option = {name: value} if name in self.options else {}
+                yield name, {"settings": filled(self.start, {**self.centers, name: value}) | self.fixed, **option}
 
     @property
     def points(self) -> int:

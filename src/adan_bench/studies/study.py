@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -20,9 +21,10 @@ from adan_bench.errors import UsageError, unknown
 from adan_bench.records.store import CONFIG
 from adan_bench.studies.arms import Arm, Search, rounded
 from adan_bench.studies.competitors import competitors, folder_name
-from adan_bench.studies.ranges import PRIMES, RangeSearch, at, filled
+from adan_bench.studies.ranges import PRIMES, RangeSearch, extremes, filled
 from adan_bench.task import Settings
 from adan_bench.training.configure import configure
+from adan_bench.training.optimizers import defaults
 from adan_bench.workloads.registry import get_workload
 
 if sys.version_info >= (3, 11):
@@ -138,8 +140,12 @@ def read(names: Sequence[str]) -> dict[str, Study]:
         study = parse(file)
         if study.name in chain:
             raise UsageError(f"{file}: follows: {' → '.join((*chain, study.name))} is a circle; break it")
+        if study.name in studies:
+            if not file.samefile(there := studies[study.name].file):
+                raise UsageError(f"{file}: {there} has the same name, and so the same folder of runs; rename one")
+            return
         for key, other in (("follows", study.follows), ("start.study", study.start[0])):
-            if other and other not in studies:
+            if other:
                 try:
                     there = find(other, file.parent)
                 except UsageError as error:
@@ -175,8 +181,12 @@ def parse(file: Path) -> Study:
         if over is not None:
             entries[name] = _searched(file, name, entry, over)
             continue
-        if not isinstance(entry["settings"].get("lr"), (int, float)):
+        if "lr" not in entry["settings"]:
             raise UsageError(f"{file}: optimizers.{name}.settings: no lr; write the learning rate to start from")
+        for alternative in entry.get("alternatives", ()):
+            if not isinstance(alternative, dict):
+                where = f"optimizers.{name}.alternatives: {alternative!r}"
+                raise UsageError(f"{file}: {where}; give tables of settings, such as {{ weight_decay = 0.1 }}")
         entries[name] = StudyEntry(entry["settings"], tuple(entry.get("alternatives", ())))
     starts = json.dumps([entry.search.start for entry in entries.values() if entry.search])
     for key in over.ranges if over is not None else ():
@@ -234,8 +244,8 @@ def _ranges(file: Path, search: Settings) -> RangeSearch | None:
         raise UsageError(f"{file}: search.ranges: {len(ranges)} of them; give at most {len(PRIMES) - 1}")
     for key, values in ranges.items():
         _check_range(file, f"search.ranges.{key}", values)
-        for share in (0.0, 0.5, 1.0) if key in OPTIONS else ():
-            _check(file, "run", {key: at(values, share)})
+        for value in extremes(values) if key in OPTIONS else ():
+            _check(file, "run", {key: value})
     options = tuple(key for key in ranges if key in OPTIONS)
     return RangeSearch((), search.get("trials", TRIALS), {}, options=options, ranges=ranges, **how)
 
@@ -248,8 +258,8 @@ def _searched(file: Path, name: str, entry: Mapping[str, Any], over: RangeSearch
     if isinstance(rates, dict):
         raise UsageError(f"{file}: {where}.settings.lr: {rates}; give [LOW, HIGH]")
     _check_range(file, f"{where}.settings.lr", rates)
-    centers = {key: at(values, 0.5) for key, values in {"lr": rates, **over.ranges}.items()}
-    return StudyEntry(filled(start, centers), search=replace(over, rates=tuple(rates), start=start))
+    search = replace(over, rates=tuple(rates), start=start)
+    return StudyEntry(filled(start, search.centers), search=search)
 
 
 def _check_range(file: Path, where: str, value: Any) -> None:
@@ -283,14 +293,20 @@ def _variants(file: Path, entry: Mapping[str, Any]) -> Iterator[StudyVariant]:
     _check(file, "runs", entry, "optimizer")
     _check(file, "run", entry.get("run", {}))
     grid = entry.get("grid", {})
-    if not all(isinstance(values, list) for values in grid.values()):
+    if not all(isinstance(values, list) and values for values in grid.values()):
         raise UsageError(f"{file}: runs.grid: {grid}; give a list of values for each")
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
         factor = chosen.pop("lr_factor", entry.get("lr_factor", 1.0))
+        if not _positive(factor):
+            raise UsageError(f"{file}: runs: lr_factor = {factor!r}; give a number above 0")
         options = {key: chosen.pop(key) for key in list(chosen) if key in OPTIONS}
         change = {**entry.get("change", {}), **chosen}
         yield StudyVariant(entry["optimizer"], change, {**entry.get("run", {}), **options}, factor)
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _check(file: Path, part: str, content: Any, *needed: str, name: str = "") -> None:
@@ -321,18 +337,26 @@ def arms(studies: Mapping[str, Study], wanted: Sequence[str], chosen: RunConfig,
     groups: dict[str, dict[str, Arm]] = {}
     for study in studies.values():
         own = _followers(study, studies, chosen, out, groups) if study.follows else _searchers(study, chosen, out)
-        start, optimizer = _start(study, studies)
         for arm in own.values():
-            if start:
+            arm.seeds = study.seeds if study.name in wanted else ()
+        groups[study.name] = own
+    plan: list[list[Arm]] = []
+    likes: set[Arm | None] = set()
+    for study in reversed([*studies.values()]):  # whatever a study needs comes before it
+        own, (start, optimizer) = groups[study.name], _start(study, studies)
+        used = [arm for arm in own.values() if arm.seeds or arm in likes]
+        if any(arm.search is not None and arm.search.together for arm in used):
+            used = list(own.values())
+        for arm in used:
+            likes.add(arm.like)
+            if start and (arm.seeds or arm.search is not None):
                 arm.start = _named(groups[start], optimizer or arm.base.optimizer)
                 arm.start_seed = studies[start].seeds[0] if optimizer else None
                 arm.start.base = replace(arm.start.base, keep_weights=True)
                 needed = studies[start].seeds[: 1 if optimizer else None]
                 arm.start.seeds = sorted({*arm.start.seeds, *needed})  # another study may need others
-            if study.name not in wanted:
-                arm.seeds = ()
-        groups[study.name] = own
-    return [list(group.values()) for group in groups.values()]
+        plan.append(used)
+    return plan[::-1]
 
 
 def _start(study: Study, studies: Mapping[str, Study]) -> tuple[str, str]:
@@ -348,8 +372,9 @@ def _searchers(study: Study, chosen: RunConfig, out: Path) -> dict[str, Arm]:
     own = {}
     for name, entry in study.optimizers.items():
         base = _configured(study, name, study.workload, entry.settings, replace(chosen, **study.run))
-        arm = Arm(base, out / study.name / folder_name(name), study.seeds)
+        arm = Arm(base, out / study.name / folder_name(name))
         if study.trials:
+            arm.base = replace(base, origin=replace(base.origin, kind="failed"))  # until a trial has a result
             options = {**study.run, **study.trial}
             arm.trial = _configured(study, name, study.workload, entry.settings, replace(chosen, **options))
             if entry.search is None:
@@ -358,6 +383,9 @@ def _searchers(study: Study, chosen: RunConfig, out: Path) -> dict[str, Arm]:
             else:
                 fixed = {key: value for key, value in base.settings.items() if value != entry.settings.get(key)}
                 arm.search = replace(entry.search, fixed=fixed)
+            for key, tried in arm.search.extremes():
+                at = replace(chosen, **{**options, **tried, "settings": {}})
+                _configured(study, name, study.workload, tried["settings"], at, f"{key}: ")
         own[name] = arm
     return own
 
@@ -382,24 +410,26 @@ def _followers(
         if variant.change:
             base = replace(base, label=":".join([variant.optimizer, *_assignments(variant.change)]))
         folder = out / study.name / folder_name(variant.folder)
-        arm = Arm(base, folder, study.seeds, like=like, change=variant.change, lr_factor=variant.lr_factor)
+        arm = Arm(base, folder, like=like, change=variant.change, lr_factor=variant.lr_factor)
         arm.own_options = given | variant.run.keys()
         own[variant.folder] = arm
     return own
 
 
-def _configured(study: Study, name: str, workload: str, settings: Settings, at: RunConfig) -> RunConfig:
-    """The configuration of an optimizer's runs with the settings of the file."""
+def _configured(study: Study, name: str, workload: str, settings: Settings, at: RunConfig, key: str = "") -> RunConfig:
+    """The configuration of an optimizer's runs with the settings of the file, those of a key where it is given."""
     try:
         problem = get_workload(workload, at.scale)
     except UsageError as error:
         raise UsageError(f"{study.file}: workload: {error}") from error
     try:
         (who,) = competitors(name, flag="optimizers", most=1)
-        settings = {**settings, **who.settings}
+        settings = {**defaults(who.spec), **settings, **who.settings}
+        if not _positive(settings["lr"]):
+            raise UsageError(f"lr = {settings['lr']!r}; give a number above 0")
         config = configure(problem, who.spec, at, settings)
     except UsageError as error:
-        raise UsageError(f"{study.file}: {name} on {workload}: {error}") from error
+        raise UsageError(f"{study.file}: {name} on {workload}: {key}{error}") from error
     origin = Origin(kind="study", source=study.name)
     return replace(config, settings=settings, label=who.label, study=study.name, origin=origin)
 
