@@ -105,9 +105,11 @@ def over_lengths(stored: Stored, name: str) -> list[Panel]:
     shares = [Curve("#555555", "half of AdamW's steps", [*found.lengths], [0.5] * len(found.lengths), dashed=True)]
     for who in (who for who in found.fits if who != "adamw"):
         ratios = [found.ratio(who, steps) for steps in found.lengths]
-        ends = ([round(end or 0.0, 4) for end in at] for at in zip(*((r.low, r.high) for r in ratios), strict=True))
-        means = [round(ratio.mean, 4) for ratio in ratios]
-        shares.append(Curve(line_style(who)["light"], NAMES[who], [*found.lengths], means, *ends, points=True))
+        means, low, high = (
+            [round(end or 0.0, 4) for end in ends]
+            for ends in zip(*((r.mean, r.low, r.high) for r in ratios), strict=True)
+        )
+        shares.append(Curve(line_style(who)["light"], NAMES[who], [*found.lengths], means, low, high, points=True))
     left = panel("the same steps", "steps", unit, losses, 0)
     right = Panel("the same loss", "AdamW's steps", "share of AdamW's steps", shares, 0.0, 1.1)
     return [replace(each, log_x=True) for each in (left, right)]
