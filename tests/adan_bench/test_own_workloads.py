@@ -14,7 +14,7 @@ from adan_bench.records.store import read_run
 GOOD = """
 import torch
 from torch import nn
-from adan_bench import Scale, Task, workload
+from adan_bench import Scale, Task, shuffled, workload
 
 @workload("own", metric="error", higher_is_better=False, smoke=Scale(0.5, 4, 2))
 def own(context):
@@ -63,8 +63,36 @@ def run(bench: Any, tmp_path: Path, old: str, new: str) -> tuple[int, str]:
         ("Scale(0.5, 4, 2)", "Scale(0.5, 4, 2.5)", "Scale: batch_size must be a whole number from 1 on, got 2.5"),
         ("Scale(0.5, 4, 2)", "Scale(0.5, 4, 2, -1)", "Scale: eval_every must be a whole number from 0 on, got -1"),
         ("Scale(0.5, 4, 2)", "Scale('0.5', 4)", "Scale: target must be a value of the metric, got '0.5'"),
+        (
+            "Scale(0.5, 4, 2)",
+            "Scale(float('nan'), 4)",
+            "Scale: target must be a value of the metric, got nan; for exam",
+        ),
+        ("Scale(0.5, 4, 2)", "Scale(0.5, '4')", "Scale: steps must be a whole number from 1 on, got '4'"),
         ("Scale(0.5, 4, 2)", "Scale(0.5, 4, needs='a.csv')", "Scale: needs must be a tuple of names, got 'a.csv'"),
         ('"own"', '"../own"', "@workload: name must be a word of letters, digits and _.+-, got '../own'"),
+        ("better=False", 'better="no"', "@workload('own'): higher_is_better must be True or False, got 'no'"),
+        (
+            'metric="error"',
+            "metric=3",
+            "@workload('own'): metric must be the name of a number that evaluate returns, got 3",
+        ),
+        (
+            ", smoke",
+            ", tune_metric=3, smoke",
+            "@workload('own'): tune_metric must be the name of a number that evaluate",
+        ),
+        (
+            ", smoke",
+            ", tune_metric='error', tune_higher_is_better='no', smoke",
+            "@workload('own'): tune_higher_is_better must be True or False, got 'no'",
+        ),
+        (", smoke", ", options='text', smoke", "@workload('own'): options must be a tuple of names, got 'text'"),
+        (", smoke", ", summary=3, smoke", "@workload('own'): summary must be a line of text, got 3"),
+        ("lambda position: x", "shuffled([x, x[:1]], 1, 0)", "shuffled: tensors must be of one length, got 2 and 1"),
+        ("lambda position: x", "shuffled(x, 1, 0)", "shuffled: tensors must be a list of tensors, got a Tensor; write"),
+        ("lambda position: x", "shuffled([[1, 2]], 1, 0)", "shuffled: tensors must be a list of tensors, got [[1, 2]]"),
+        ("lambda position: x", "shuffled([], 1, 0)", "shuffled: tensors must be a list of tensors, got []; write "),
         ("Scale(0.5, 4, 2)", "4", "@workload('own'): smoke must be a Scale, got 4; for example Scale(target=0.9"),
     ],
 )
