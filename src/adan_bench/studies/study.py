@@ -167,6 +167,8 @@ def parse(file: Path) -> Study:
         raise UsageError(f"{file}: optimizers: give them, or the study that this one follows: follows = NAME")
     if not follows:
         _check(file, "", content, "workload")
+        if "runs" in content:
+            raise UsageError(f"{file}: runs: they are of a study that this one follows: follows = NAME; or omit them")
     search, start = dict(content.get("search", {})), content.get("start", {})
     over = _ranges(file, search)
     entries: dict[str, StudyEntry] = {}
@@ -177,7 +179,12 @@ def parse(file: Path) -> Study:
             continue
         if not isinstance(entry["settings"].get("lr"), (int, float)):
             raise UsageError(f"{file}: optimizers.{name}.settings: no lr; write the learning rate to start from")
-        entries[name] = StudyEntry(entry["settings"], tuple(entry.get("alternatives", ())))
+        alternatives = entry.get("alternatives", [])
+        if not all(isinstance(settings, dict) for settings in alternatives):
+            raise UsageError(
+                f"{file}: optimizers.{name}.alternatives: {alternatives}; give tables such as {{ eps = 1e-8 }}"
+            )
+        entries[name] = StudyEntry(entry["settings"], tuple(alternatives))
     starts = json.dumps([entry.search.start for entry in entries.values() if entry.search])
     for key in over.ranges if over is not None else ():
         if key not in OPTIONS and f'"{key}"' not in starts:
@@ -288,6 +295,8 @@ def _variants(file: Path, entry: Mapping[str, Any]) -> Iterator[StudyVariant]:
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
         factor = chosen.pop("lr_factor", entry.get("lr_factor", 1.0))
+        if not (isinstance(factor, (int, float)) and factor > 0):
+            raise UsageError(f"{file}: runs: lr_factor = {factor!r}; give a number above 0")
         options = {key: chosen.pop(key) for key in list(chosen) if key in OPTIONS}
         change = {**entry.get("change", {}), **chosen}
         yield StudyVariant(entry["optimizer"], change, {**entry.get("run", {}), **options}, factor)
@@ -352,6 +361,8 @@ def _searchers(study: Study, chosen: RunConfig, out: Path) -> dict[str, Arm]:
         if study.trials:
             options = {**study.run, **study.trial}
             arm.trial = _configured(study, name, study.workload, entry.settings, replace(chosen, **options))
+            for other in entry.alternatives:
+                _configured(study, name, study.workload, {**entry.settings, **other}, replace(chosen, **options))
             if entry.search is None:
                 rates = tuple(rounded(base.settings["lr"] * factor) for factor in FACTORS)
                 arm.search = Search(rates, study.trials, base.settings, entry.alternatives, refine=True)
