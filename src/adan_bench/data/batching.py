@@ -30,7 +30,7 @@ def shuffled(tensors: Sequence[Tensor], batch_size: int, seed: int) -> Callable[
     >>> sorted(torch.cat([batches(0)[0], batches(1)[0]]).tolist())
     [0, 1, 2, 3, 4, 5]
     """
-    if isinstance(tensors, Tensor) or not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
+    if not isinstance(tensors, (list, tuple)) or not tensors or not all(isinstance(t, Tensor) for t in tensors):
         raise UsageError(f"shuffled: tensors must be a list of tensors, got {short(tensors)}; write [x, y]")
     lengths = [len(tensor) for tensor in tensors]
     if len(set(lengths)) > 1:
