@@ -12,6 +12,7 @@ from pickle import PickleError
 from typing import Any
 
 MANY = 20  # names: more are not listed where one of them is near
+declared: list[tuple[str, str]] = []  # decorators and names since the last script began to load
 
 
 class UsageError(ValueError):
@@ -50,9 +51,10 @@ def reading(path: Path, wrong: str, remedy: str = "get it again") -> Iterator[No
 
 
 def check_name(decorator: str, name: Any, marks: str = "_+-") -> None:
-    """Whether a workload or an optimizer may have the name, which becomes a part of paths and of options."""
+    """Check the name of a workload or an optimizer, and note it as declared: it becomes part of paths and options."""
     if not isinstance(name, str) or not re.fullmatch(rf"[A-Za-z][\w{marks}]*", name) or name == "all":
         raise ValueError(f"{decorator}: name must be a word of letters, digits and {marks}, got {name!r}")
+    declared.append((decorator, name))
 
 
 class TimeLimitReached(Exception):

@@ -7,6 +7,7 @@ A workload owns data, model, loss, metric, target and budget; an optimizer spec 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -231,8 +232,9 @@ class Scale:
     sizes: Any = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.target, bool) or not isinstance(self.target, (int, float)):
-            raise UsageError(f"Scale: target must be a value of the metric, got {short(self.target)}; for example 0.9")
+        target: Any = self.target
+        if isinstance(target, bool) or not isinstance(target, (int, float)) or not math.isfinite(target):
+            raise UsageError(f"Scale: target must be a value of the metric, got {short(target)}; for example 0.9")
         for name, least in (("steps", 1), ("batch_size", 1), ("eval_every", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:

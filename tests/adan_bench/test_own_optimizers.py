@@ -135,6 +135,10 @@ def test_what_it_does_not_take(
         ('@optimizer("a", lr=0)\ndef f(params, lr): ...', "lr must be a number above 0, got 0"),
         ('@optimizer("a", lr="1")\ndef f(params, lr): ...', "lr must be a number above 0, got '1'"),
         ('@optimizer("a", lr=1)\ndef f(params): ...', "a has no setting 'lr'; it has: none"),
+        (
+            '@optimizer("a", lr=1, capturable="no")\ndef f(params, lr): ...',
+            "capturable must be True or False, got 'no'",
+        ),
         ('@optimizer("a", lr=1, defaults=[1])\ndef f(params, lr): ...', r"defaults must be a dictionary.*got \[1\]"),
         ('@optimizer("a", lr=1, defaults={"b": 1})\ndef f(params, lr): ...', "a has no setting 'b'; it has: lr"),
         (

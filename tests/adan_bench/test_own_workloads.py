@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from adan_bench import Scale, Task, workload
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_run
+from adan_bench.training import optimizers
+from adan_bench.workloads import registry
 
 GOOD = """
 import torch
 from torch import nn
-from adan_bench import Scale, Task, workload
+from adan_bench import Scale, Task, shuffled, workload
 
 @workload("own", metric="error", higher_is_better=False, smoke=Scale(0.5, 4, 2))
 def own(context):
@@ -25,6 +28,15 @@ def own(context):
         return {"error": model(x).square().mean().item()}
     return Task(nn.Linear(3, 1), lambda position: x, loss, evaluate)
 """
+
+DECLARED = '@workload("same", metric="m", higher_is_better=True, smoke=Scale(1, 1))'
+OPTIMIZER = 'import adan_bench\n@adan_bench.optimizer("same", lr=1)\ndef same(params, lr): ...\n'
+
+
+@pytest.fixture(autouse=True)
+def leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_workloads", dict(registry._workloads))
+    monkeypatch.setattr(optimizers, "OWN", {})
 
 
 def run(bench: Any, tmp_path: Path, old: str, new: str) -> tuple[int, str]:
@@ -63,8 +75,46 @@ def run(bench: Any, tmp_path: Path, old: str, new: str) -> tuple[int, str]:
         ("Scale(0.5, 4, 2)", "Scale(0.5, 4, 2.5)", "Scale: batch_size must be a whole number from 1 on, got 2.5"),
         ("Scale(0.5, 4, 2)", "Scale(0.5, 4, 2, -1)", "Scale: eval_every must be a whole number from 0 on, got -1"),
         ("Scale(0.5, 4, 2)", "Scale('0.5', 4)", "Scale: target must be a value of the metric, got '0.5'"),
+        (
+            "Scale(0.5, 4, 2)",
+            "Scale(float('nan'), 4)",
+            "Scale: target must be a value of the metric, got nan; for exam",
+        ),
+        ("Scale(0.5, 4, 2)", "Scale(0.5, '4')", "Scale: steps must be a whole number from 1 on, got '4'"),
         ("Scale(0.5, 4, 2)", "Scale(0.5, 4, needs='a.csv')", "Scale: needs must be a tuple of names, got 'a.csv'"),
         ('"own"', '"../own"', "@workload: name must be a word of letters, digits and _.+-, got '../own'"),
+        (
+            "\n@workload",
+            f"\n{DECLARED}\n{DECLARED}\n@workload",
+            "it has two @workload('same'); give one of them another",
+        ),
+        (
+            "\n@workload",
+            f"\n{OPTIMIZER}{OPTIMIZER}\n@workload",
+            "it has two @optimizer('same'); give one of them another",
+        ),
+        ("better=False", 'better="no"', "@workload('own'): higher_is_better must be True or False, got 'no'"),
+        (
+            'metric="error"',
+            "metric=3",
+            "@workload('own'): metric must be the name of a number that evaluate returns, got 3",
+        ),
+        (
+            ", smoke",
+            ", tune_metric=3, smoke",
+            "@workload('own'): tune_metric must be the name of a number that evaluate",
+        ),
+        (
+            ", smoke",
+            ", tune_metric='error', tune_higher_is_better='no', smoke",
+            "@workload('own'): tune_higher_is_better must be True or False, got 'no'",
+        ),
+        (", smoke", ", options='text', smoke", "@workload('own'): options must be a tuple of names, got 'text'"),
+        (", smoke", ", summary=3, smoke", "@workload('own'): summary must be a line of text, got 3"),
+        ("lambda position: x", "shuffled([x, x[:1]], 1, 0)", "shuffled: tensors must be of one length, got 2 and 1"),
+        ("lambda position: x", "shuffled(x, 1, 0)", "shuffled: tensors must be a list of tensors, got a Tensor; write"),
+        ("lambda position: x", "shuffled([[1, 2]], 1, 0)", "shuffled: tensors must be a list of tensors, got [[1, 2]]"),
+        ("lambda position: x", "shuffled([], 1, 0)", "shuffled: tensors must be a list of tensors, got []; write "),
         ("Scale(0.5, 4, 2)", "4", "@workload('own'): smoke must be a Scale, got 4; for example Scale(target=0.9"),
     ],
 )
@@ -92,6 +142,11 @@ def test_seen_before_the_run_begins(bench: Any, tmp_path: Path, old: str, new: s
             "own: loss() returned a tensor of shape (2, 1); return the mean as a tens",
         ),
         ("batch).square().mean()", "batch).mean().item()", "own: loss() returned "),
+        (
+            "batch).square().mean()",
+            "batch).mean().detach()",
+            "own: loss() returned a tensor without a gradient; compute",
+        ),
     ],
 )
 def test_seen_in_the_run(bench: Any, tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -107,6 +162,13 @@ def test_a_right_one_runs(bench: Any, tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(GOOD, encoding="utf-8")
     assert bench("run", "own", "--script", script, "--out", tmp_path / "out")[0] == 0
+
+
+def test_it_may_be_in_a_module_beside_the_script(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "beside_own.py").write_text(GOOD.replace('"own"', '"beside"'), encoding="utf-8")
+    (tmp_path / "own.py").write_text("import beside_own\n", encoding="utf-8")
+    assert bench("run", "beside", "--script", tmp_path / "own.py", "--out", tmp_path / "out")[0] == 0
 
 
 def test_needs_may_be_a_list() -> None:

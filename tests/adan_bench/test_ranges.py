@@ -332,7 +332,7 @@ def test_a_search_over_ranges_that_trains(bench: Any, folder: Path, tiny: Path) 
         ("[optimizers.adan]", "[optimizers.adan]\nalternatives = []", "optimizers.adan.alternatives: the study"),
         ("decay = [", "eps = [1e-9, 1e-7]\ndecay = [", "search.ranges.eps: no setting has it"),
         ("0.05, 0.1]", '"0.1", 0.05, 0.1]', "run: warmup = '0.1' is not of type"),
-        ("0.05, 0.1]", "0.05, 0.1, 5.0]", "adan on tiny: warmup: --warmup 5 and --cooldown 0: they are shares"),
+        ("0.05, 0.1]", "0.05, 0.1, 5.0]", "adan on tiny: warmup: --warmup 5: give a number from 0 to 1"),
         ("[0.01, 1.0]", "{ choice = [0.01, 1.0, 1.0, -1.0] }", "adan on tiny: decay: adan refuses"),
         ("{ one_minus = [0.02, 0.2] }", "[0.5, 1.5]", "adan on tiny: b1: adan refuses"),
         ('betas = ["b1", 0.92, 0.99]', 'betas = ["b2", 0.92, 0.99]', "adan on tiny: adan refuses"),

@@ -76,7 +76,9 @@ def test_short_runs_take_at_most_a_quarter_of_a_full_one(steps: int) -> None:
 
 
 def test_a_full_run_may_be_too_short() -> None:
-    with pytest.raises(UsageError, match=r"--steps 300: 6 short runs of 20 steps .* adan-bench tune"):
+    with pytest.raises(
+        UsageError, match=r"--steps 300: 6 short runs of 20 steps .*; give 480 or more, or use adan-bench tune"
+    ):
         short(RunConfig(steps=300))
 
 

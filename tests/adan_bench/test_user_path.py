@@ -230,7 +230,8 @@ def test_a_script_with_one_workload_names_it(bench: Any, tiny: Path) -> None:
     assert (code, err) == (0, "")
     assert "AdamW" in out
     assert bench("theory", "constants", "--script", script, "--steps", "3")[0] == 0
-    for words in (("memory",), ("theory", "constants"), ("compare",)):
+    assert bench("run", "--script", script, "--steps", "3", "--out", script.parent / "run")[0] == 0
+    for words in (("memory",), ("theory", "constants"), ("compare",), ("run",)):
         code, _, err = bench(*words)
         assert (code, "was named; " in err, "Missing" in err) == (2, True, False), err
 

@@ -93,7 +93,7 @@ def suggest(
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Suggest a learning rate and what goes with it, measured by short runs: a quarter of one full run in all."""
+    """Suggest a learning rate and what goes with it, by short runs: a quarter of one full run, of 480 steps or more."""
     from adan_bench.studies.suggest import suggest_settings, suggestions
 
     with comparing(call, chosen, workloads, optimizers, as_json, set_) as comparison:

@@ -17,7 +17,9 @@ from adan_bench.errors import TimeLimitReached, UsageError
 
 @run_flags(without=("cluster", "jobs", "ranks"))
 def run(
-    workload: Annotated[str, typer.Argument(help="See: adan-bench list workloads.")],
+    workload: Annotated[
+        str | None, typer.Argument(help="See: adan-bench list workloads; --script's unless given.")
+    ] = None,
     optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
     set_: Set = None,
     as_json: Json = False,
@@ -34,6 +36,8 @@ def run(
     from adan_bench.training.worker import attempt
     from adan_bench.workloads.registry import get_workload
 
+    if workload is None:
+        raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     (competitor,) = competitors(optimizer, set_ or [], flag="--optimizer", most=1)
     config = configure(get_workload(workload, chosen.scale), competitor.spec, chosen, competitor.settings)
     config = replace(config, label=competitor.label)

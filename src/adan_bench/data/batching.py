@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from adan_bench.errors import UsageError
+from adan_bench.errors import UsageError, short
 
 T = TypeVar("T")
 
@@ -30,7 +30,13 @@ def shuffled(tensors: Sequence[Tensor], batch_size: int, seed: int) -> Callable[
     >>> sorted(torch.cat([batches(0)[0], batches(1)[0]]).tolist())
     [0, 1, 2, 3, 4, 5]
     """
-    order = epoch_order(len(tensors[0]), batch_size, seed)
+    if not isinstance(tensors, (list, tuple)) or not tensors or not all(isinstance(t, Tensor) for t in tensors):
+        raise UsageError(f"shuffled: tensors must be a list of tensors, got {short(tensors)}; write [x, y]")
+    lengths = [len(tensor) for tensor in tensors]
+    if len(set(lengths)) > 1:
+        got = " and ".join(map(str, lengths))
+        raise UsageError(f"shuffled: tensors must be of one length, got {got}; select the same examples of each")
+    order = epoch_order(lengths[0], batch_size, seed)
 
     def batch(position: int) -> tuple[Tensor, ...]:
         chosen = order(position).to(tensors[0].device)

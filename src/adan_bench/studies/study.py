@@ -173,6 +173,8 @@ def parse(file: Path) -> Study:
         raise UsageError(f"{file}: optimizers: give them, or the study that this one follows: follows = NAME")
     if not follows:
         _check(file, "", content, "workload")
+        if "runs" in content:
+            raise UsageError(f"{file}: runs: they are of a study that this one follows: follows = NAME; or omit them")
     search, start = dict(content.get("search", {})), content.get("start", {})
     over = _ranges(file, search)
     entries: dict[str, StudyEntry] = {}

@@ -82,7 +82,8 @@ def short(base: RunConfig) -> RunConfig:
     made = max(LEAST, round(SHARE * whole))
     if made * TRIALS > BUDGET * whole:
         more = f"{TRIALS} short runs of {made} steps would take more than a quarter of a full run"
-        raise UsageError(f"--steps {whole}: {more}; use adan-bench tune")
+        least = round(LEAST * TRIALS / BUDGET)
+        raise UsageError(f"--steps {whole}: {more}; give {least} or more, or use adan-bench tune")
     steps = round(made / MADE)
     warmup = min(base.warmup * base.steps / steps, WARMUP)
     small = replace(base, steps=steps, warmup=warmup, stop_after=made, eval_every=made, log_every=max(1, made // 40))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -202,7 +203,12 @@ def starting_settings(workload: Workload, spec: OptimizerSpec) -> tuple[Settings
 
 
 def check_numbers(chosen: RunConfig) -> None:
-    """Refuse shares of the steps that overlap, a descent that the schedule does not have, and a constant average."""
+    """Refuse what flags refuse, overlapping shares of the steps, and what the schedule or the average cannot have."""
+    for option in fields(chosen):
+        value, least, most = getattr(chosen, option.name), option.metadata.get("min"), option.metadata.get("max")
+        if least is not None and value != option.default and not least <= value <= (most or math.inf):
+            limits = f"from {least:g} to {most:g}" if most else f"from {least:g} on"
+            raise UsageError(f"--{option.name.replace('_', '-')} {value:g}: give a number {limits}")
     for name in ("floor", "cooldown"):
         if chosen.schedule == "constant" and (value := getattr(chosen, name)):
             raise UsageError(f"--{name} {value:g}: --schedule constant never leaves its peak; use cosine or linear")

@@ -145,6 +145,8 @@ def optimizer(
     tried = () if isinstance(choices, Mapping) else tuple(choices)
     if isinstance(choices, Mapping) or not all(isinstance(choice, Mapping) for choice in tried):
         raise TypeError(f"{where}: choices must be a list of dictionaries, got {choices!r}")
+    if not isinstance(capturable, bool):
+        raise TypeError(f"{where}: capturable must be True or False, got {capturable!r}")
     if schedule:
         check_schedule(schedule, 1)
     eager = "" if capturable else f"{where} does not declare capturable=True"

@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from adan_bench.errors import UsageError
+from adan_bench.errors import UsageError, declared
 from adan_bench.training import optimizers
 from adan_bench.workloads import registry
 
@@ -44,11 +44,14 @@ def load_script(path: Path | str, sha256: str = "") -> list[str]:
     if sha256 and hashlib.sha256(content).hexdigest() != sha256:
         raise UsageError(f"--script {path}: it has changed since the study began; undo that, or begin anew")
     before, own = registry.workloads(), dict(optimizers.OWN)
+    declared.clear()
     spec = importlib.util.spec_from_file_location(f"{optimizers.SCRIPT}{file.stem}", file)
     if spec is None or spec.loader is None:
         raise UsageError(f"--script {path}: not a Python file; give a file whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    if (folder := str(file.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)  # it may import modules beside it, as if Python ran it
     # Not by spec.loader, which takes a file that was edited within a second, to the same length, for the old one.
     try:
         exec(compile(content, file, "exec"), module.__dict__)
@@ -57,8 +60,11 @@ def load_script(path: Path | str, sha256: str = "") -> list[str]:
     except (Exception, SystemExit) as error:
         reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
         raise UsageError(f"--script {path}: {type(error).__name__}: {reason} ({where(error, file)})") from error
+    for decorator, name in declared:
+        if declared.count((decorator, name)) > 1:
+            raise UsageError(f"--script {path}: it has two {decorator}({name!r}); give one of them another name")
     names = [name for name, workload in registry.workloads().items() if before.get(name) is not workload]
-    if not names and all(own.get(name) is optimizer for name, optimizer in optimizers.OWN.items()):
+    if not (names or sha256) and all(own.get(name) is optimizer for name, optimizer in optimizers.OWN.items()):
         raise UsageError(
             f"--script {path}: it registers no workload and no optimizer; decorate a function with "
             "@adan_bench.workload(...) or @adan_bench.optimizer(...)"

@@ -142,6 +142,9 @@ class Updater:
                 if not isinstance(loss, Tensor) or loss.numel() != 1:
                     got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else short(loss)
                     raise WorkloadError(f"{self.config.workload}: loss() returned {got}; return the mean as a tensor")
+                if not loss.requires_grad:
+                    wrong = "loss() returned a tensor without a gradient; compute it with the model, and detach nothing"
+                    raise WorkloadError(f"{self.config.workload}: {wrong}")
                 if len(batches) > 1:
                     loss = loss / len(batches)
                 loss.backward()

@@ -61,14 +61,27 @@ def workload(
         one_rank: why several processes cannot share a run; empty: they can.
     """
     check_name("@workload", name, marks="_.+-")
+    where = f"@workload({name!r})"
+    number, absent = "the name of a number that evaluate returns", type(None)
+    for argument, value, kinds, right in (
+        ("metric", metric or None, str, number),
+        ("higher_is_better", higher_is_better, bool, "True or False"),
+        ("after", after, (str, absent), "the name of a workload"),
+        ("summary", summary, str, "a line of text"),
+        ("options", options, (tuple, list), "a tuple of names"),
+        ("tune_metric", tune_metric, str, number),
+        ("tune_higher_is_better", tune_higher_is_better, (bool, absent), "True or False"),
+        ("one_rank", one_rank, str, "a reason, as text"),
+    ):
+        if not isinstance(value, kinds):
+            raise UsageError(f"{where}: {argument} must be {right}, got {short(value)}")
     if tune_higher_is_better is not None and not tune_metric:
-        raise UsageError(f"@workload({name!r}): tune_higher_is_better without a tune_metric; give both or neither")
+        raise UsageError(f"{where}: tune_higher_is_better without a tune_metric; give both or neither")
     scales = dict(zip(SCALES, (smoke, small, paper), strict=True))
     for scale, size in scales.items():
         if not isinstance(size, Scale) and (size is not None or scale == SCALES[0]):
             raise UsageError(
-                f"@workload({name!r}): {scale} must be a Scale, got {short(size)}; "
-                "for example Scale(target=0.9, steps=100)"
+                f"{where}: {scale} must be a Scale, got {short(size)}; for example Scale(target=0.9, steps=100)"
             )
     there = {scale: size for scale, size in scales.items() if size is not None}
 
