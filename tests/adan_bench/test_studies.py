@@ -296,6 +296,7 @@ def test_a_wrong_file_is_one_line_before_any_run(
         ("lr_factor = 0.5", "lr_factor = 0", "runs: lr_factor = 0; give a number above 0"),
         ("lr = [0.1, 0.2]", "lr_factor = [2, -1]", "runs: lr_factor = -1; give a number above 0"),
         ("lr = [0.1, 0.2]", "lr = [0.1, 0]", "adamw on tiny: lr = 0; give a number above 0"),
+        ("lr = [0.1, 0.2]", "lr = [0.1, 0.1]", "runs: two of them are adamw-lr=0.1-batch_size=8; omit one"),
         ("lr = [0.1, 0.2]", "lr = []", "runs.grid: {'lr': [], 'batch_size': [8, 32]}; give a list of values for each"),
     ],
 )

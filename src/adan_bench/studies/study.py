@@ -403,6 +403,8 @@ def _followers(
     given = {key for link in chain[:-1] for key in link.run}
     own = {}
     for variant in study.variants or [StudyVariant(name) for name in _names(study, studies)]:
+        if variant.folder in own:
+            raise UsageError(f"{study.file}: runs: two of them are {variant.folder}; omit one")
         like = _named(groups[study.follows], variant.optimizer)
         settings = {**like.base.settings, **variant.change}
         at = replace(chosen, **{**options, **variant.run})
