@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from common import table
 from inference import PowerLaw
 from ladder import ladder
-from results_page import DATA, NAMES, Stored, Unit, against_adamw, rivals_by_workload, unit_of
+from results_page import DATA, NAMES, Stored, Unit, adamw_of, against_adamw, rivals_by_workload, unit_of
 from stored import Contestant
 
 from adan_bench.records.stats import Verdict
@@ -26,18 +27,21 @@ def todays_optimizers(stored: Stored) -> str:
 
 
 def field_in_short(stored: Stored) -> str:
-    """README's table, in the order of the first workload: for each, how far from AdamW's result."""
-    every, gaps = rivals_by_workload(stored), against_adamw(stored)
-    head, lines = [""], {rival.optimizer: [NAMES[rival.optimizer]] for own in every.values() for rival in own}
-    for label, own in every.items():
-        unit, here = unit_of(own[0].runs[0]), {rival.optimizer: rival for rival in own}
-        head.append(f"{label}: {DATA['leads'][unit.axis]} minus AdamW's")
-        for name, line in lines.items():
-            gap = gaps[label].get(name)
-            other = ("0" if here[name].groups else "no seed finished") if name in here else ""
-            line.append(unit.gap(gap) if gap else other)
-    rows = [[f"**{cell}**" for cell in line] if name == "adan" else line for name, line in lines.items()]
-    return table(head, rows) if rows else ""
+    """README's table: of the first workload, whoever is no worse than AdamW, best first, with their costs."""
+    for label, own in rivals_by_workload(stored).items():
+        unit, gaps, adamw = unit_of(own[0].runs[0]), against_adamw(stored)[label], adamw_of(own)
+        head = [label, f"{DATA['leads'][unit.axis]} minus AdamW's", "state bytes per parameter", "time of a run"]
+        lines = []
+        for rival in own[: own.index(adamw) + 1]:
+            gap = unit.gap(gaps[rival.optimizer]) if rival is not adamw else "0"
+            line = [NAMES[rival.optimizer], gap, _state_bytes(rival), f"×{seconds(rival) / seconds(adamw):.1f}"]
+            lines.append([_marked(rival, cell) for cell in line])
+        return table(head, lines)
+    return ""
+
+
+def seconds(rival: Contestant) -> float:
+    return statistics.fmean((run.result or {})["seconds"] for run in rival.runs)
 
 
 def searches(stored: Stored) -> str:
@@ -62,14 +66,17 @@ def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], fit: PowerLaw
     for rank, rival in enumerate(own, 1):
         line = [str(rank), NAMES[rival.optimizer]]
         if rival.groups:
-            sizes = [(run.result or {}).get("state_bytes_per_parameter", math.nan) for run in rival.runs]
             line += [_result(rival, unit), _said(rival, gaps, unit)]
             line += [_steps(fit.steps(rival.result.mean), fit.errors)] if fit else []
-            line.append(f"{max(sizes):.1f}")
+            line.append(_state_bytes(rival))
         else:
             line += ["no seed finished", *[""] * (len(head) - 3)]
         lines.append([_marked(rival, cell) if cell else "" for cell in line])
     return table(head, lines)
+
+
+def _state_bytes(rival: Contestant) -> str:
+    return f"{max((run.result or {}).get('state_bytes_per_parameter', math.nan) for run in rival.runs):.1f}"
 
 
 def _marked(rival: Contestant, text: str) -> str:

@@ -63,6 +63,10 @@ class Ladder:
         """The steps for AdamW's loss after some steps, divided by these."""
         return steps_ratio(self.fits[name], self.fits["adamw"], steps, [*self.fits.values()], self.seeds)
 
+    def is_inside(self, name: str, steps: int) -> bool:
+        """Whether these steps are within the lengths that were run: else the ratio is an extrapolation."""
+        return self.lengths[0] <= steps * self.ratio(name, steps).mean <= self.lengths[-1]
+
 
 def ladder(stored: Stored, name: str) -> Ladder | None:
     return Ladder.of(rungs(stored, name)) if name else None
@@ -84,7 +88,7 @@ def in_short(stored: Stored) -> str:
         return ""
     longest = found.lengths[-1]
     said = (f"{NAMES[name]} {_ratio(found, name, longest)}" for name in found.fits if name != "adamw")
-    return f"Steps for the loss that AdamW reaches after {longest:,}: {', '.join(said)}."
+    return f"Of AdamW's {longest:,} steps, the same loss takes {', '.join(said)}."
 
 
 def pictures(stored: Stored) -> dict[str, Picture]:
@@ -94,7 +98,7 @@ def pictures(stored: Stored) -> dict[str, Picture]:
 
 
 def over_lengths(stored: Stored, name: str) -> list[Panel]:
-    """The losses at each length, and the share of AdamW's steps that the same loss takes, with its interval."""
+    """The losses at each length, and the share of AdamW's steps that the same loss takes, where no extrapolation."""
     if (found := ladder(stored, name)) is None:
         return []
     unit = unit_of(found.own["adan"][found.lengths[0]].first)
@@ -104,12 +108,13 @@ def over_lengths(stored: Stored, name: str) -> list[Panel]:
     ]
     shares = [Curve("#555555", "half of AdamW's steps", [*found.lengths], [0.5] * len(found.lengths), dashed=True)]
     for who in (who for who in found.fits if who != "adamw"):
-        ratios = [found.ratio(who, steps) for steps in found.lengths]
+        inside = [steps for steps in found.lengths if found.is_inside(who, steps)]
+        ratios = [found.ratio(who, steps) for steps in inside]
         means, low, high = (
             [round(end or 0.0, 4) for end in ends]
             for ends in zip(*((r.mean, r.low, r.high) for r in ratios), strict=True)
         )
-        shares.append(Curve(line_style(who)["light"], NAMES[who], [*found.lengths], means, low, high, points=True))
+        shares.append(Curve(line_style(who)["light"], NAMES[who], [*inside], means, low, high, points=True))
     left = panel("the same steps", "steps", unit, losses, 0)
     right = Panel("the same loss", "AdamW's steps", "share of AdamW's steps", shares, 0.0, 1.1)
     return [replace(each, log_x=True) for each in (left, right)]
@@ -138,6 +143,5 @@ def _table(found: Ladder) -> str:
 def _ratio(found: Ladder, name: str, steps: int) -> str:
     """With its interval, and a dagger where the steps are outside the lengths that were run."""
     ratio = found.ratio(name, steps)
-    inside = found.lengths[0] <= steps * ratio.mean <= found.lengths[-1]
     interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.low is not None else ""
-    return f"×{ratio.mean:.2f}{'' if inside else '†'}{interval}"
+    return f"×{ratio.mean:.2f}{'' if found.is_inside(name, steps) else '†'}{interval}"

@@ -13,8 +13,8 @@ from adan.hyperparameters import Betas, require_count, require_number
 
 #: Adan's lr ÷ AdamW's, and AdamW's weight decay ÷ Adan's: the median over our searches.
 LR_RATIO = 2.5
-#: b1 averages over T / AVERAGES steps. By parabolas over log(1 − b1), the best on one GPT is 0.91, 0.93 and 0.92 at
-#: 1,000, 2,000 and 4,000 steps; at 8,000, 0.9 and 0.98 are equal, so it lies near 0.955.
+#: b1 averages over T / AVERAGES steps. On one GPT 0.9 was better than 0.8 and 0.98 at 1,000, 2,000 and 4,000 steps; at
+#: 8,000, 0.9 and 0.98 were equal, so the best may lie between them.
 AVERAGES = 400
 #: The share of the run that warms up at least: that of our searches, but PPO's and field-gpt.
 WARMUP = 0.05
@@ -106,13 +106,13 @@ def suggest_from_adamw(
         reason += f" One of our runs diverged at {DIVERGED_LR:g}: a ViT, at 16 × its AdamW's lr."
     decay = _round(weight_decay / LR_RATIO)
     b1 = first_beta(steps)
-    source = "paper" if b1 == 0.98 else "measured"
+    source = "paper" if b1 == 0.98 else "measured" if b1 == 0.9 else "assumption"
     warmup = max(warmup_steps, round(WARMUP * steps), min(2 * warmup_steps, steps // 2))
     if warmup == 1:  # torch's OneCycleLR divides by one less
         warmup = 2 if steps > 2 else 0
     why += [
         reason,
-        f"b1 = {b1:g} ({source}): 0.9 was best in our runs up to 4,000 steps, 0.98 equal at 8,000; the paper has 0.98.",
+        f"b1 = {b1:g} ({source}): on one GPT 0.9 was best up to 4,000 steps, 0.98 equal at 8,000; the paper has 0.98.",
         "b2 = 0.92 (paper): Adan is not sensitive to it.",
         "b3 = 0.99 (paper): its default.",
         f"weight_decay = {decay:g}, AdamW's ÷ {LR_RATIO:g} (paper): DeiT's is 2.5 × its ViT's; lr·λ remains AdamW's.",
