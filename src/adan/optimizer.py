@@ -194,7 +194,6 @@ class Adan(Optimizer):
             release.end_step(getattr(self, "grad_scale", None))
         params = [p for group in self.param_groups for p in group["params"]]
         plan, grads = self._planned(self._plan, self.param_groups, params)
-        self._plan = plan
         steps = any(grad is not None for grad in grads)
         signals = self._signals()
         norm_group = self.defaults["norm_group"]
@@ -216,6 +215,7 @@ class Adan(Optimizer):
         elif steps:
             options = [self._options(i) for i in plan.group_indices]
             plan.update(plan.columns(options, plan.group, plan.of_rows(params), grads, self.state), signals)
+        self._plan = plan  # not before engines have made their tables of the gradients that its guard saw
         if self._releases:  # as of those inside backward: the loop has no zero_grad()
             for p in params:
                 p.grad = None

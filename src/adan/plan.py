@@ -90,7 +90,7 @@ class Part(NamedTuple):
     engine: Engine
     device: torch.device
     rows: list[int]
-    host_counts: bool  #: whether the host can read their counts for free
+    host_skips: bool  #: whether the host can decide to skip for free; a fused engine decides by itself
     memo: Memo
 
 
@@ -116,7 +116,8 @@ class Plan:
             places.setdefault((engine.name, sharding.local(p).device, columns.step[i].device), []).append(i)
         self.parts = [
             Part(
-                engines[name], device, rows, scalars.host_readable(columns.step[rows[0]]),
+                engines[name], device, rows,
+                scalars.host_readable(columns.step[rows[0]]) and not engines[name].fused,
                 Memo(captured, capturable=any(groups[members[i]]["capturable"] for i in rows)),
             )
             for (name, device, _), rows in places.items()
@@ -156,7 +157,7 @@ class Plan:
             local = signals
             if signals.norm is not None or signals.grad_scale is not None or signals.skip is not None:
                 local = signals.to(part.device)
-            if local.skip is not None and part.host_counts:
+            if local.skip is not None and part.host_skips:
                 if local.skip.item():
                     continue
                 local = replaced(local, skip=None)

@@ -91,6 +91,45 @@ def test_a_parameter_gets_other_memory_another_type_or_gaps(engine):
         torch.testing.assert_close(a.detach(), b.detach().float(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_model_is_converted_by_swapping_its_parameters(engine, monkeypatch):
+    """As `model.to` does with DTensors. It was refused after a step: the optimizer held weak references to parameters."""
+    weights = []
+    for swaps, options in ((False, {"foreach": False, "fused": False}), (True, engine)):
+        monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", swaps)
+        model = torch.nn.Linear(3, 2)
+        torch.nn.init.ones_(model.weight)
+        opt = Adan(model.parameters(), lr=0.1, betas=(0.9, 0.8, 0.95), **options)
+        for k in range(4):
+            if k == 2:
+                model.zero_grad()
+                model.to(torch.float64)
+            for p in model.parameters():
+                step(opt, p, 1.0 - k)
+        assert all(x.dtype == torch.float64 for x in opt.state[model.weight].values())
+        weights.append(model.weight.detach())
+    torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("first", ["is skipped", "fails"])
+def test_a_turned_gradient_after_a_first_step_that_changed_nothing(engine, first):
+    """The C engine read it as if it lay like its parameter: the step that saw how it lies had not come to its table."""
+    results = []
+    for options in (engine, {"foreach": False, "fused": False}):
+        p, q = torch.ones(3, 4, requires_grad=True), torch.ones(2, requires_grad=True)
+        opt = Adan([p, q], lr=0.1, betas=(0.9, 0.8, 0.95), **options)
+        eps = opt.param_groups[0].pop("eps") if first == "fails" else 1e-8
+        for k in range(3):
+            p.grad = None if k == 1 else torch.arange(12.0).view(4, 3).t() - 5 * k
+            q.grad = torch.ones(2)
+            opt.found_inf = torch.tensor(float(first == "is skipped" and k == 0))
+            try:
+                opt.step()
+            except KeyError:
+                opt.param_groups[0]["eps"] = eps
+        results.append(p.detach())
+    torch.testing.assert_close(*results)
+
+
 def test_a_parameter_that_grows_is_an_error_and_not_a_crash(engine):
     p = torch.ones(10, requires_grad=True)
     opt = Adan([p], lr=0.1, **engine)
