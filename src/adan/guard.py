@@ -84,8 +84,8 @@ class Guard:
             layouts = zip(params + grads, self._layouts, strict=True)
             if not all(x is None or _layout(x) == layout for x, layout in layouts):
                 return False
-        # By its id, a state's own as long as none was freed, and its address: its own memory may have been swapped. A new
-        # parameter with the id, address and layout of a freed one is the same memory.
+        # By its id, its own as long as no state was freed, and its address: its own memory may have been swapped. A
+        # parameter may have been freed: another with its id, address and layout is the same memory.
         if self._are_same is not None:
             return bool(self._are_same(held, len(held), self._ids.buffer_info()[0], self._addresses.buffer_info()[0]))
         addresses = map(Tensor.data_ptr, map(sharding.local, held))

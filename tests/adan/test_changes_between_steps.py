@@ -92,7 +92,7 @@ def test_a_parameter_gets_other_memory_another_type_or_gaps(engine):
 
 
 def test_a_model_is_converted_by_swapping_its_parameters(engine, monkeypatch):
-    """As `model.to` does with DTensors. It was refused after a step: the optimizer held weak references to parameters."""
+    """As `model.to` does with DTensors. It was refused after a step, because of weak references to parameters."""
     weights = []
     for swaps, options in ((False, {"foreach": False, "fused": False}), (True, engine)):
         monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", swaps)
