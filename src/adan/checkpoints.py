@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from adan import lowbit, sharding, states
-from adan.columns import NAMES, NUMBERS, STATES, compute_dtype, is_dense
+from adan.columns import NAMES, NUMBERS, STATES, is_dense
 from adan.lowbit import BLOCK
 from adan.options import OPTIONS, check, coupled_beta, describe
 from adan.scalars import host_readable
 from adan.states import CODES, OURS
 
-#: What a saved group may hold besides options that are taken from it; the last two are of older checkpoints.
-_NOT_OPTIONS = ("restart_state", "manual_restarts", "param_names", "consume_grad", "coupled_beta")
+#: What a saved group may hold besides options that are taken from it.
+_NOT_OPTIONS = ("restart_state", "manual_restarts", "param_names")
 
 
 def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def prepare(
     state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str
 ) -> None:
     """Make a parameter's state, or bring it to the form that is needed now."""
-    if "layout" in state or "prev_scale" in state:  # ZeroRedundancyOptimizer puts it there as checkpoints have it
+    if "layout" in state:  # ZeroRedundancyOptimizer puts it there as checkpoints have it
         states.replace(state, _unpacked(state))
     states.check_coupled(state, group)
     if "step" not in state:
@@ -63,15 +63,9 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
     values = {names.get(key, key): value for key, value in entry.items()}
     if values.get("exponents") == {}:  # so torch reads a flattened checkpoint of numbers, which has none
         del values["exponents"]
-    scale, last = values.pop("prev_scale", None), values.get("prev_grad")
-    if scale is not None and isinstance(last, Tensor):
-        # An older checkpoint: the gradient as backward left it, and the factor with which the step took it.
-        factor = float(_checked_number(scale, "prev_scale", is_count=False))
-        values["prev_grad"] = (last if last.is_complex() else last.to(compute_dtype(last.dtype))) * factor
-    layout = values.pop("layout", None)  # absent in older checkpoints, whose codes have the parameter's shape
-    if layout is None:
+    if "layout" not in entry and names.keys().isdisjoint(entry):
         return values
-    sizes, strides = _read_layout(layout)
+    sizes, strides = _read_layout(values.pop("layout", None))
     for name, value in [(name, values.get(name)) for name in STATES]:
         if not isinstance(value, Tensor):
             continue
@@ -81,8 +75,8 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = value.reshape(-1).as_strided(sizes, strides)
         elif value.numel() % (BLOCK // 2) == 0:
             values[name] = value.reshape(-1, BLOCK // 2)
-            if name == "exp_avg_diff":  # the only factor of older checkpoints
-                values.setdefault("averaging", torch.tensor(lowbit.averaging(0.92), dtype=torch.float64, device="cpu"))
+            if name == "exp_avg_diff" and "averaging" not in values:
+                raise ValueError("averaging is missing")
     return values
 
 
@@ -188,10 +182,7 @@ def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], wher
     merged.update((key, value) for key, value in saved.items() if key not in unsaved)
     if "param_names" in saved and "param_names" not in group:
         merged["param_names"] = saved["param_names"]
-    if "coupled" not in saved:  # the authors' release, or an older checkpoint of ours, whose states stay as they are
-        ours = [OURS & state.keys() for state in found if "neg_pre_grad" not in state]
-        apart = [bool(names & {"exp_avg_diff", CODES["exp_avg_diff"]}) for names in ours if names]
-        merged["coupled"] = False if apart and all(apart) else None
+    merged["coupled"] = saved.get("coupled")  # of which the authors' release knows nothing
     try:
         check(merged, where)
         merged["coupled"] = coupled_beta(merged, where)

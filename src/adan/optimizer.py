@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any, ClassVar, overload
 
 import torch
@@ -438,6 +439,7 @@ def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
     if opt._cycle is not None:
         opt._cycle.fit(opt.param_groups)
     for i, (group, mine) in enumerate(zip(saved["param_groups"], opt.param_groups, strict=True)):
+        group.update({name: _of_python(value) for name, value in group.items()})
         for key, param in zip(group["params"], mine["params"], strict=True):
             if key in saved["state"]:
                 saved["state"][key] = checkpoints.portable(saved["state"][key], param)
@@ -445,3 +447,12 @@ def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
             group["restart_state"] = opt._cycle.saved(i)
         if opt._restarted:
             group["manual_restarts"] = opt._restarted
+
+
+def _of_python(value: Any) -> Any:
+    """Numbers of NumPy, alone or in a list, as Python's: with `weights_only`, `torch.load` reads no others."""
+    if type(value) in (tuple, list):
+        return type(value)(map(_of_python, value))
+    if type(value) in (bool, int, float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)

@@ -1,6 +1,5 @@
 """What a program may do to parameters, states and groups between two steps, and what then must hold."""
 
-import copy
 import gc
 import weakref
 
@@ -201,29 +200,6 @@ def test_no_gradient_outlives_its_step(options):
         opt.zero_grad()
     gc.collect()
     assert not any(ref() for ref in alive)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64], ids=str)
-def test_an_older_checkpoint_with_a_consumed_gradient(dtype):
-    """One of `consume_grad=True`, an option until 2026: the gradient as backward left it, and a factor beside it."""
-    p, q = (torch.ones(6, dtype=dtype, requires_grad=True) for _ in range(2))
-    opt, other = Adan([p], lr=0.1, max_grad_norm=0.3), Adan([q])
-    p.grad = torch.linspace(1, 2, 6).to(dtype)
-    opt.step()
-    saved = copy.deepcopy(opt.state_dict())
-    scale = (saved["state"][0]["prev_grad"] / p.grad).real.mean().double()
-    assert 0 < scale < 0.1
-    saved["state"][0].update(prev_grad=p.grad.clone(), prev_scale=scale)
-    saved["param_groups"][0]["consume_grad"] = True
-    q.data.copy_(p.data)
-    other.load_state_dict(saved)
-    assert "prev_scale" not in other.state[q]
-    assert "consume_grad" not in other.param_groups[0]
-    torch.testing.assert_close(other.state[q]["prev_grad"], opt.state[p]["prev_grad"], rtol=1e-6, atol=0)
-    for optimizer, x in ((opt, p), (other, q)):
-        x.grad = torch.linspace(2, 1, 6).to(dtype)
-        optimizer.step()
-    torch.testing.assert_close(p, q, rtol=1e-6, atol=0)
 
 
 def test_state_dicts_with_bad_options_change_nothing():
