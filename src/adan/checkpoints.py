@@ -16,9 +16,6 @@ from adan.options import OPTIONS, check, coupled_beta, describe
 from adan.scalars import host_readable
 from adan.states import CODES, OURS
 
-#: What a saved group may hold besides options that are taken from it.
-_NOT_OPTIONS = ("restart_state", "manual_restarts", "param_names")
-
 
 def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
     """A state as a checkpoint holds it: codes under names of their own, so that nothing reads them as numbers, and flat
@@ -135,12 +132,9 @@ def load(
     for x in cycles:
         if x is not None and not (isinstance(x, Tensor) and x.shape == (4,)):
             raise ValueError(f"restart_state of this state dict must be a tensor of four numbers, got {x!r}")
-    numbers = [group.get("manual_restarts", 0) for group in saved_groups]
-    for x in numbers:
-        if isinstance(x, bool) or not isinstance(x, int) or x < 0:
-            raise ValueError(f"manual_restarts of this state dict must be a number of at least 0, got {x!r}")
+    numbers = (_checked_number(x.get("manual_restarts", 0), "manual_restarts", is_count=True) for x in saved_groups)
     without_states = {**state_dict, "state": foreign, "param_groups": new_groups}
-    return without_states, new_states, cycles, max(numbers, default=0)
+    return without_states, new_states, cycles, max(map(int, numbers), default=0)
 
 
 def _checked_groups(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -176,7 +170,8 @@ def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], wher
     if isinstance(saved["betas"], (tuple, list)) and len(saved["betas"]) == 2:
         raise ValueError(f"{where} has two betas, as AdamW's: load the weights alone, and start with a warm-up")
     merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-    unsaved = {name for name, option in OPTIONS.items() if not option.saved}.union(_NOT_OPTIONS)
+    unsaved = {"restart_state", "manual_restarts", "param_names"}  # which are no options
+    unsaved.update(name for name, option in OPTIONS.items() if not option.saved)
     if any("neg_pre_grad" in state for state in found):
         unsaved.add("step")  # of the authors' release: here every parameter has its own
     merged.update((key, value) for key, value in saved.items() if key not in unsaved)

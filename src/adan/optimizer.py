@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, overload
 
 import torch
@@ -326,8 +326,7 @@ class Adan(Optimizer):
                         members.append(member)
                         rows.append(i)
             seeds = [groups[member]["rounding_seed"] for member in members]
-            numbers = rows if places is None else places
-            columns.rng_offset.extend(map(lowbit.rng_offset, seeds, numbers))
+            columns.rng_offset.extend(map(lowbit.rng_offset, seeds, rows if places is None else places))
             plan = Plan(groups, members, columns, self._captured)
             plan.rows, plan.is_sharded = rows, is_sharded
             if all(is_plain(sharding.local(p)) for p in columns.param):
@@ -453,6 +452,5 @@ def _of_python(value: Any) -> Any:
     """Numbers of NumPy, alone or in a list, as Python's: with `weights_only`, `torch.load` reads no others."""
     if type(value) in (tuple, list):
         return type(value)(map(_of_python, value))
-    if type(value) in (bool, int, float) or not isinstance(value, Real):
-        return value
-    return int(value) if isinstance(value, Integral) else float(value)
+    plain = type(value) in (bool, int, float) or not isinstance(value, Real)
+    return value if plain else float(value)

@@ -87,14 +87,12 @@ def parameter_groups(
     weight_decay = require_number("weight_decay", weight_decay, positive=False, remedy="the paper's is 0.02")
     patterns = _strings("no_decay_names", no_decay_names)
     if (lr is None) != (layer_decay is None):
-        got = f"got lr={lr!r} and layer_decay={layer_decay!r}"
-        raise ValueError(f"lr and layer_decay must be given together, {got}; pass one rate for all to the optimizer")
+        raise ValueError(f"lr={lr!r} and layer_decay={layer_decay!r}: pass both, or lr to the optimizer alone")
     rules = {} if rules is None else rules
     if not isinstance(rules, Mapping) or not all(
         isinstance(rule, (str, type)) and isinstance(chosen, Mapping) for rule, chosen in rules.items()
     ):
-        wanted = "a dict of dicts of options, such as {'*.embed*': {'lr': 1e-3}}, by patterns or classes"
-        raise TypeError(f"rules must be {wanted}, got {rules!r}")
+        raise TypeError(f"rules must map patterns or classes to options, as {{'*.bias': {{'lr': 0.1}}}}, got {rules!r}")
     listed: list[str] = []
     first_name: dict[Parameter, str] = {}
     exempt: set[Parameter] = set()
@@ -150,8 +148,7 @@ def describe_groups(groups: Iterable[Mapping[str, Any]]) -> str:
     lines = []
     for group in groups:
         if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple, nn.ParameterList)):
-            wanted = "dicts with a list under 'params', such as parameter_groups(...)"
-            raise TypeError(f"groups must be {wanted}, got {group!r}")
+            raise TypeError(f"groups must be dicts with a list 'params', as parameter_groups(...) makes, got {group!r}")
         names = group.get("param_names", [""] * len(group["params"]))  # of an optimizer's groups
         options = " ".join(f"{key}={value!r}" for key, value in group.items() if key not in ("params", "param_names"))
         for name, entry in zip(names, group["params"], strict=True):

@@ -32,8 +32,7 @@ def resize_state(optimizer: Optimizer, param: Tensor, index: Tensor, value: Tens
         >>> print(points.shape, opt.state[points]["exp_avg"][:, 0].count_nonzero().item())
         torch.Size([4, 2]) 3
     """
-    members = [group["params"] for group in optimizer.param_groups]
-    places = [(params, i) for params in members for i, p in enumerate(params) if p is param]
+    places = [(x["params"], i) for x in optimizer.param_groups for i, p in enumerate(x["params"]) if p is param]
     if not places:
         raise ValueError(f"resize_state: param of shape {tuple(param.shape)} is not one of the optimizer's")
     if param.dim() == 0 or sharding.is_dtensor(param):
