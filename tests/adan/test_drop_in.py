@@ -226,7 +226,7 @@ def test_resize_state_takes_the_rows_of_every_state(options):
 
 
 def test_resize_state_by_bytes():
-    """They were a mask: as uint8 indices are in PyTorch."""
+    """They were taken for a mask, as PyTorch takes a uint8 index: the rows were wrong, and nothing said so."""
     p, opt = points()
     rows = p[[1, 1, 0]]
     assert torch.equal(adan.resize_state(opt, p, torch.tensor([1, 1, 0], dtype=torch.uint8)), rows)
