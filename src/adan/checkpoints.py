@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from adan import lowbit, sharding, states
-from adan.columns import NAMES, NUMBERS, STATES, compute_dtype, is_dense
+from adan.columns import NAMES, NUMBERS, STATES, is_dense
 from adan.lowbit import BLOCK
 from adan.options import OPTIONS, check, coupled_beta, describe
 from adan.scalars import host_readable
 from adan.states import CODES, OURS
-
-#: What a saved group may hold besides options that are taken from it; the last two are of older checkpoints.
-_NOT_OPTIONS = ("restart_state", "manual_restarts", "param_names", "consume_grad", "coupled_beta")
 
 
 def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
@@ -41,7 +38,7 @@ def prepare(
     state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str
 ) -> None:
     """Make a parameter's state, or bring it to the form that is needed now."""
-    if "layout" in state or "prev_scale" in state:  # ZeroRedundancyOptimizer puts it there as checkpoints have it
+    if "layout" in state:  # ZeroRedundancyOptimizer puts it there as checkpoints have it
         states.replace(state, _unpacked(state))
     states.check_coupled(state, group)
     if "step" not in state:
@@ -63,15 +60,9 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
     values = {names.get(key, key): value for key, value in entry.items()}
     if values.get("exponents") == {}:  # so torch reads a flattened checkpoint of numbers, which has none
         del values["exponents"]
-    scale, last = values.pop("prev_scale", None), values.get("prev_grad")
-    if scale is not None and isinstance(last, Tensor):
-        # An older checkpoint: the gradient as backward left it, and the factor with which the step took it.
-        factor = float(_checked_number(scale, "prev_scale", is_count=False))
-        values["prev_grad"] = (last if last.is_complex() else last.to(compute_dtype(last.dtype))) * factor
-    layout = values.pop("layout", None)  # absent in older checkpoints, whose codes have the parameter's shape
-    if layout is None:
+    if "layout" not in entry and names.keys().isdisjoint(entry):
         return values
-    sizes, strides = _read_layout(layout)
+    sizes, strides = _read_layout(values.pop("layout", None))
     for name, value in [(name, values.get(name)) for name in STATES]:
         if not isinstance(value, Tensor):
             continue
@@ -81,8 +72,8 @@ def _unpacked(entry: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = value.reshape(-1).as_strided(sizes, strides)
         elif value.numel() % (BLOCK // 2) == 0:
             values[name] = value.reshape(-1, BLOCK // 2)
-            if name == "exp_avg_diff":  # the only factor of older checkpoints
-                values.setdefault("averaging", torch.tensor(lowbit.averaging(0.92), dtype=torch.float64, device="cpu"))
+            if name == "exp_avg_diff" and "averaging" not in values:
+                raise ValueError("averaging is missing")
     return values
 
 
@@ -141,12 +132,9 @@ def load(
     for x in cycles:
         if x is not None and not (isinstance(x, Tensor) and x.shape == (4,)):
             raise ValueError(f"restart_state of this state dict must be a tensor of four numbers, got {x!r}")
-    numbers = [group.get("manual_restarts", 0) for group in saved_groups]
-    for x in numbers:
-        if isinstance(x, bool) or not isinstance(x, int) or x < 0:
-            raise ValueError(f"manual_restarts of this state dict must be a number of at least 0, got {x!r}")
+    numbers = (_checked_number(x.get("manual_restarts", 0), "manual_restarts", is_count=True) for x in saved_groups)
     without_states = {**state_dict, "state": foreign, "param_groups": new_groups}
-    return without_states, new_states, cycles, max(numbers, default=0)
+    return without_states, new_states, cycles, max(map(int, numbers), default=0)
 
 
 def _checked_groups(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -182,16 +170,14 @@ def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], wher
     if isinstance(saved["betas"], (tuple, list)) and len(saved["betas"]) == 2:
         raise ValueError(f"{where} has two betas, as AdamW's: load the weights alone, and start with a warm-up")
     merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-    unsaved = {name for name, option in OPTIONS.items() if not option.saved}.union(_NOT_OPTIONS)
+    unsaved = {"restart_state", "manual_restarts", "param_names"}  # which are no options
+    unsaved.update(name for name, option in OPTIONS.items() if not option.saved)
     if any("neg_pre_grad" in state for state in found):
         unsaved.add("step")  # of the authors' release: here every parameter has its own
     merged.update((key, value) for key, value in saved.items() if key not in unsaved)
     if "param_names" in saved and "param_names" not in group:
         merged["param_names"] = saved["param_names"]
-    if "coupled" not in saved:  # the authors' release, or an older checkpoint of ours, whose states stay as they are
-        ours = [OURS & state.keys() for state in found if "neg_pre_grad" not in state]
-        apart = [bool(names & {"exp_avg_diff", CODES["exp_avg_diff"]}) for names in ours if names]
-        merged["coupled"] = False if apart and all(apart) else None
+    merged["coupled"] = saved.get("coupled")  # of which the authors' release knows nothing
     try:
         check(merged, where)
         merged["coupled"] = coupled_beta(merged, where)

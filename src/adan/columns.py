@@ -76,7 +76,12 @@ LEAST_ADDRESS = 4096
 
 def addresses(name: str, tensors: list[Any]) -> list[int]:
     """Addresses of tensors of a column: 0 for None, and for one without elements a place where nothing is read."""
-    found = [0 if x is None else x.data_ptr() for x in tensors]
+    try:
+        found = list(map(Tensor.data_ptr, tensors))
+    except TypeError:  # one is missing
+        found = [0 if x is None else x.data_ptr() for x in tensors]
+    if min(found, default=LEAST_ADDRESS) >= LEAST_ADDRESS:
+        return found
     for i, x in enumerate(tensors):
         if x is not None and found[i] < LEAST_ADDRESS:
             if x.numel():

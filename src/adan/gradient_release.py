@@ -47,11 +47,11 @@ class GradientRelease:
             remedy = "gradients do not accumulate; call step() after each backward, or remove() the release"
             raise RuntimeError(f"{second}, and its first is used and freed: {remedy}")
         plan, grads = opt._planned(self._plans.get(param), [opt.param_groups[group]], [param], [place])
-        self._plans[param] = plan
         if grads and grads[0] is not None:
             columns = plan.columns([opt._options(group)], plan.group, [param], grads, opt.state)
             plan.update(columns, Signals())
             param.grad = None
+        self._plans[param] = plan
         self.released.add(param)
 
     def _place(self, param: Tensor) -> tuple[int, int]:

@@ -45,8 +45,9 @@ class Guard:
         #: Whether wrappers keep something in the states that is no tensor.
         self._mixed = not all(isinstance(x, Tensor) for entry in entries for x in entry.values())
         held = params + self._tensors(entries)
-        self._dead: list[Any] = []  #: weak references to what was freed since
-        self._refs = [weakref.ref(x, self._dead.append) for x in held]
+        self._dead: list[Any] = []  #: weak references to states that were freed since
+        # Not to parameters: `torch.utils.swap_tensors`, by which `model.to` converts DTensors, refuses such tensors.
+        self._refs = [weakref.ref(x, self._dead.append) for x in held[len(params) :]]
         self._ids = array("q", map(id, held))
         self._addresses = array("q", map(Tensor.data_ptr, map(sharding.local, held)))
         self._are_same = None if self._is_sharded else _identity_check()
@@ -82,7 +83,7 @@ class Guard:
             layouts = zip(params + grads, self._layouts, strict=True)
             if not all(x is None or _layout(x) == layout for x, layout in layouts):
                 return False
-        # By its id, which is its own as long as none was freed, and its address: its own memory may have been swapped.
+        # By its id, a state's own as long as none was freed, and its address: its own memory may have been swapped.
         if self._are_same is not None:
             return bool(self._are_same(held, len(held), self._ids.buffer_info()[0], self._addresses.buffer_info()[0]))
         addresses = map(Tensor.data_ptr, map(sharding.local, held))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, ClassVar, overload
 
 import torch
@@ -194,7 +195,6 @@ class Adan(Optimizer):
             release.end_step(getattr(self, "grad_scale", None))
         params = [p for group in self.param_groups for p in group["params"]]
         plan, grads = self._planned(self._plan, self.param_groups, params)
-        self._plan = plan
         steps = any(grad is not None for grad in grads)
         signals = self._signals()
         norm_group = self.defaults["norm_group"]
@@ -216,6 +216,7 @@ class Adan(Optimizer):
         elif steps:
             options = [self._options(i) for i in plan.group_indices]
             plan.update(plan.columns(options, plan.group, plan.of_rows(params), grads, self.state), signals)
+        self._plan = plan  # not before engines have made their tables of the gradients that its guard saw
         if self._releases:  # as of those inside backward: the loop has no zero_grad()
             for p in params:
                 p.grad = None
@@ -325,8 +326,7 @@ class Adan(Optimizer):
                         members.append(member)
                         rows.append(i)
             seeds = [groups[member]["rounding_seed"] for member in members]
-            numbers = rows if places is None else places
-            columns.rng_offset.extend(map(lowbit.rng_offset, seeds, numbers))
+            columns.rng_offset.extend(map(lowbit.rng_offset, seeds, rows if places is None else places))
             plan = Plan(groups, members, columns, self._captured)
             plan.rows, plan.is_sharded = rows, is_sharded
             if all(is_plain(sharding.local(p)) for p in columns.param):
@@ -438,6 +438,7 @@ def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
     if opt._cycle is not None:
         opt._cycle.fit(opt.param_groups)
     for i, (group, mine) in enumerate(zip(saved["param_groups"], opt.param_groups, strict=True)):
+        group.update({name: _of_python(value) for name, value in group.items()})
         for key, param in zip(group["params"], mine["params"], strict=True):
             if key in saved["state"]:
                 saved["state"][key] = checkpoints.portable(saved["state"][key], param)
@@ -445,3 +446,11 @@ def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
             group["restart_state"] = opt._cycle.saved(i)
         if opt._restarted:
             group["manual_restarts"] = opt._restarted
+
+
+def _of_python(value: Any) -> Any:
+    """Numbers of NumPy, alone or in a list, as Python's: with `weights_only`, `torch.load` reads no others."""
+    if type(value) in (tuple, list):
+        return type(value)(map(_of_python, value))
+    plain = type(value) in (bool, int, float) or not isinstance(value, Real)
+    return value if plain else float(value)

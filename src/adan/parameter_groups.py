@@ -85,16 +85,23 @@ def parameter_groups(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}; pass the model itself")
     weight_decay = require_number("weight_decay", weight_decay, positive=False, remedy="the paper's is 0.02")
-    if isinstance(no_decay_names, str):
-        raise TypeError(f"no_decay_names must be a collection of patterns, got {no_decay_names!r}; write a tuple")
-    patterns = tuple(no_decay_names)
+    patterns = _strings("no_decay_names", no_decay_names)
+    if (lr is None) != (layer_decay is None):
+        raise ValueError(f"lr={lr!r} and layer_decay={layer_decay!r}: pass both, or lr to the optimizer alone")
+    rules = {} if rules is None else rules
+    if not isinstance(rules, Mapping) or not all(
+        isinstance(rule, (str, type)) and isinstance(chosen, Mapping) for rule, chosen in rules.items()
+    ):
+        raise TypeError(f"rules must map patterns or classes to options, as {{'*.bias': {{'lr': 0.1}}}}, got {rules!r}")
     listed: list[str] = []
     first_name: dict[Parameter, str] = {}
     exempt: set[Parameter] = set()
-    for prefix, module in model.named_modules():  # a module comes after those it is in, whose lists concern it
+    # A module comes after those it is in, whose lists concern it; a shared one under each of its names.
+    for prefix, module in model.named_modules(remove_duplicate=False):
         method = getattr(module, "no_weight_decay", None)
         if callable(method):
-            listed += [f"{prefix}.{entry}" if prefix else entry for entry in method()]
+            entries = _strings(f"what {type(module).__name__}.no_weight_decay() returns", method())
+            listed += [f"{prefix}.{entry}" if prefix else entry for entry in entries]
         is_norm = isinstance(module, _NORM_TYPES) or _NORM_CLASS.search(type(module).__name__)
         for name, p in module.named_parameters(prefix, recurse=False, remove_duplicate=False):
             if not p.requires_grad:
@@ -108,12 +115,12 @@ def parameter_groups(
         raise ValueError("model has no parameter with requires_grad=True; unfreeze what is to be trained")
     options = {p: {"weight_decay": 0.0 if p in exempt else weight_decay} for p in first_name}
     if layer_decay is not None:
-        if lr is None:
-            raise ValueError(f"layer_decay={layer_decay!r} needs the rate of the last layers; pass lr")
+        lr = require_number("lr", lr, positive=False, remedy="give the rate of the last layers")
+        layer_decay = require_number("layer_decay", layer_decay, positive=True, remedy="give a factor such as 0.75")
         for p, below in _layers_below_the_last(model).items():
             if p in options:
                 options[p]["lr"] = lr * layer_decay**below
-    for rule, chosen in (rules or {}).items():
+    for rule, chosen in rules.items():
         fitting = _fitting(model, rule) & first_name.keys()
         if not fitting:
             names = ", ".join([*first_name.values()][:3])
@@ -140,12 +147,21 @@ def describe_groups(groups: Iterable[Mapping[str, Any]]) -> str:
     """
     lines = []
     for group in groups:
+        if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple, nn.ParameterList)):
+            raise TypeError(f"groups must be dicts with a list 'params', as parameter_groups(...) makes, got {group!r}")
         names = group.get("param_names", [""] * len(group["params"]))  # of an optimizer's groups
         options = " ".join(f"{key}={value!r}" for key, value in group.items() if key not in ("params", "param_names"))
         for name, entry in zip(names, group["params"], strict=True):
             name, p = entry if isinstance(entry, tuple) else (name, entry)
             lines.append(" ".join(filter(None, (name, str(tuple(p.shape)), options))))
     return "\n".join(lines)
+
+
+def _strings(name: str, values: Any) -> tuple[str, ...]:
+    strings = tuple(values) if isinstance(values, Iterable) else (values,)
+    if isinstance(values, str) or not all(isinstance(x, str) for x in strings):
+        raise TypeError(f"{name} must be a collection of strings, got {values!r}; write a tuple")
+    return strings
 
 
 def _fitting(model: nn.Module, rule: str | type[nn.Module]) -> set[Parameter]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from adan import scalars, sharding
+from adan import sharding
 from adan.columns import NAMES, Columns
 from adan.engines import Engine, Memo, quantized
 from adan.engines.cpu import Cpu
@@ -24,7 +24,7 @@ from adan.engines.loop import Loop
 from adan.grad_norm import measure
 from adan.guard import Guard, State
 from adan.options import counted
-from adan.scalars import Options, Signals, is_plain, replaced
+from adan.scalars import Options, Signals, host_readable, is_plain, replaced
 
 LOOP, FOREACH = Loop(), Foreach()
 
@@ -90,7 +90,6 @@ class Part(NamedTuple):
     engine: Engine
     device: torch.device
     rows: list[int]
-    host_counts: bool  #: whether the host can read their counts for free
     memo: Memo
 
 
@@ -114,13 +113,10 @@ class Plan:
             engine = choose(groups[member], p)
             engines[engine.name] = engine
             places.setdefault((engine.name, sharding.local(p).device, columns.step[i].device), []).append(i)
-        self.parts = [
-            Part(
-                engines[name], device, rows, scalars.host_readable(columns.step[rows[0]]),
-                Memo(captured, capturable=any(groups[members[i]]["capturable"] for i in rows)),
-            )
-            for (name, device, _), rows in places.items()
-        ]  # fmt: skip
+        self.parts: list[Part] = []
+        for (name, device, _), rows in places.items():
+            capturable = any(groups[members[i]]["capturable"] for i in rows)
+            self.parts.append(Part(engines[name], device, rows, Memo(captured, capturable)))
 
     def of_rows(self, values: list[Any]) -> list[Any]:
         """The entries of the plan's rows, of a list for all parameters."""
@@ -156,17 +152,18 @@ class Plan:
             local = signals
             if signals.norm is not None or signals.grad_scale is not None or signals.skip is not None:
                 local = signals.to(part.device)
-            if local.skip is not None and part.host_counts:
-                if local.skip.item():
-                    continue
-                local = replaced(local, skip=None)
             if signals.forget and not part.engine.forgets:
                 mine.forget()
             if part.engine.fused:
                 squares.append(part.engine.update(mine, part.memo, local))
-            else:  # PyTorch's operations do not take numbers on another device
-                mine = replaced(mine, options=[x.to(part.device) for x in mine.options])
-                squares.append(quantized.update(part.engine, mine, part.memo, local))
+                continue
+            if local.skip is not None and host_readable(mine.step[0]):
+                if local.skip.item():
+                    continue
+                local = replaced(local, skip=None)
+            # PyTorch's operations do not take numbers on another device.
+            mine = replaced(mine, options=[x.to(part.device) for x in mine.options])
+            squares.append(quantized.update(part.engine, mine, part.memo, local))
         measured = [x for x in squares if x is not None]
         total = torch.stack([x.to(measured[0].device) for x in measured]).sum() if measured else None
         return total, signals.skip

@@ -19,7 +19,7 @@ def resize_state(optimizer: Optimizer, param: Tensor, index: Tensor, value: Tens
     Args:
         optimizer: the optimizer, an ``Adan`` or another, one of whose parameters this is.
         param: the parameter.
-        index: one integer for each row of the new parameter, or a mask of the rows that stay.
+        index: one integer for each row of the new parameter, or a mask (``torch.bool``) of the rows that stay.
         value: what the new parameter holds in place of those rows.
 
     Example:
@@ -32,8 +32,7 @@ def resize_state(optimizer: Optimizer, param: Tensor, index: Tensor, value: Tens
         >>> print(points.shape, opt.state[points]["exp_avg"][:, 0].count_nonzero().item())
         torch.Size([4, 2]) 3
     """
-    members = [group["params"] for group in optimizer.param_groups]
-    places = [(params, i) for params in members for i, p in enumerate(params) if p is param]
+    places = [(x["params"], i) for x in optimizer.param_groups for i, p in enumerate(x["params"]) if p is param]
     if not places:
         raise ValueError(f"resize_state: param of shape {tuple(param.shape)} is not one of the optimizer's")
     if param.dim() == 0 or sharding.is_dtensor(param):
@@ -41,10 +40,14 @@ def resize_state(optimizer: Optimizer, param: Tensor, index: Tensor, value: Tens
         raise ValueError(f"resize_state: param must have rows on this process, got {got}")
     if getattr(optimizer, "_releases", None):
         raise ValueError("resize_state: gradients of this optimizer are released; remove() the release first")
-    if index.dim() != 1 or index.is_floating_point() or (index.dtype == torch.bool and len(index) != len(param)):
-        got = f"{index.dtype} of shape {tuple(index.shape)}"
-        raise ValueError(f"resize_state: index must be row numbers or a mask of {len(param)} rows, got {got}")
-    index = (index.nonzero()[:, 0] if index.dtype == torch.bool else index).to(param.device)
+    wanted = f"a tensor of row numbers or a mask of {len(param)} rows"
+    if not isinstance(index, Tensor):
+        raise TypeError(f"resize_state: index must be {wanted}, got {index!r}")
+    if index.dtype == torch.bool and index.shape == param.shape[:1]:
+        index = index.nonzero()[:, 0]
+    if index.dim() != 1 or index.dtype == torch.bool or not torch.can_cast(index.dtype, torch.int64):
+        raise ValueError(f"resize_state: index must be {wanted}, got {index.dtype} of shape {tuple(index.shape)}")
+    index = index.to(param.device, torch.int64)
     if len(index) and not -1 <= int(index.min()) <= int(index.max()) < len(param):
         got = f"{int(index.min())} to {int(index.max())}"
         raise ValueError(f"resize_state: index must be from -1 to {len(param) - 1}, got {got}")

@@ -51,8 +51,6 @@ class Options(NamedTuple):
         """With its tensors on a device; those on the CPU, of no dimension, go together with tensors on any."""
         numbers = {"lr": self.lr, "last_lr": self.last_lr, "cycle": self.cycle}
         tensors = {name: x for name, x in numbers.items() if isinstance(x, Tensor) and x.device.type != "cpu"}
-        if all(x.device == device for x in tensors.values()):
-            return self
         return replaced(self, **{name: x.to(device, non_blocking=device.type != "cpu") for name, x in tensors.items()})
 
 

@@ -44,11 +44,8 @@ def local(x: Tensor) -> Tensor:
     return x._local_tensor if is_dtensor(x) else x  # type: ignore[attr-defined]
 
 
-def like(param: Tensor, shard: Tensor) -> Tensor:
-    """The tensor that is sharded as a parameter is, and whose shard in this process is `shard`."""
-    if not is_dtensor(param):
-        return shard
-    p: Any = param
+def like(p: Any, shard: Tensor) -> Tensor:
+    """The DTensor that is sharded as a parameter is, and whose shard in this process is `shard`."""
     layout = {"shape": p.shape, "stride": p.stride()}
     return type(p).from_local(shard, p.device_mesh, p.placements, run_check=False, **layout)  # type: ignore[no-any-return]
 

@@ -18,8 +18,8 @@ from adan.options import counted
 #: What a checkpoint calls quantized states.
 CODES = {name: f"{name}_codes" for name in STATES}
 #: All that Adan keeps for a parameter, under every name. What others keep there, as timm's Lookahead does, is theirs.
-#: `prev_scale` is that of checkpoints whose previous gradient is as backward left it; `neg_pre_grad` the authors'.
-OURS = {*NAMES, *CODES.values(), "layout", "prev_scale", "neg_pre_grad"}
+#: `neg_pre_grad` is of the authors' release.
+OURS = {*NAMES, *CODES.values(), "layout", "neg_pre_grad"}
 
 
 class Form(NamedTuple):

@@ -241,8 +241,8 @@ def test_memory_that_was_freed_is_an_error():
 PATHS = {
     "loop": {"plain": (31, 8, 54), "clipped": (33, 8, 60), "8 bit": (45, 9, 72)},
     "foreach": {"plain": (38, 9, 56), "clipped": (39, 9, 62), "8 bit": (52, 10, 74)},
-    "cpu": {"plain": (25, 5, 16), "clipped": (25, 5, 16), "8 bit": (25, 5, 16)},
-    "cuda": {"plain": (17, 5, 14), "clipped": (17, 5, 14), "8 bit": (17, 5, 14)},
+    "cpu": {"plain": (26, 6, 20), "clipped": (26, 6, 20), "8 bit": (26, 6, 20)},
+    "cuda": {"plain": (19, 6, 18), "clipped": (19, 6, 18), "8 bit": (19, 6, 18)},
 }
 STEPS = {"plain": {}, "clipped": {"max_grad_norm": 1.0}, "8 bit": {"state_format": "8bit"}}
 PACKAGE = str(Path(inspect.getfile(Adan)).parent)

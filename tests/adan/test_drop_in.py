@@ -225,6 +225,13 @@ def test_resize_state_takes_the_rows_of_every_state(options):
     assert steps_on(opt, new)
 
 
+def test_resize_state_by_bytes():
+    """They were taken for a mask, as PyTorch takes a uint8 index: the rows were wrong, and nothing said so."""
+    p, opt = points()
+    rows = p[[1, 1, 0]]
+    assert torch.equal(adan.resize_state(opt, p, torch.tensor([1, 1, 0], dtype=torch.uint8)), rows)
+
+
 def test_resize_state_with_values_and_without_a_state():
     p = torch.nn.Parameter(torch.ones(2, 2))
     opt = Adan([p], lr=0.1)
@@ -246,6 +253,8 @@ def test_resize_state_takes_along_what_wrappers_keep():
         ({"index": torch.tensor([6])}, "index must be from -1 to 5, got 6 to 6"),
         ({"index": torch.tensor([True])}, r"row numbers or a mask of 6 rows, got torch.bool of shape \(1,\)"),
         ({"index": torch.tensor(2)}, "row numbers or a mask of 6 rows, got torch.int64"),
+        ({"index": torch.tensor([1j])}, "row numbers or a mask of 6 rows, got torch.complex64"),
+        ({"index": [0, 1]}, r"row numbers or a mask of 6 rows, got \[0, 1\]"),
         ({"param": torch.zeros(2)}, r"param of shape \(2,\) is not one of the optimizer's"),
         ({"value": torch.zeros(3, 3)}, r"value must have shape \(1, 3\), got \(3, 3\)"),
     ],
@@ -254,7 +263,7 @@ def test_resize_state_takes_along_what_wrappers_keep():
 def test_resize_state_refuses(arguments, message):
     p, opt = points()
     before = {name: x.clone() for name, x in opt.state[p].items()}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         adan.resize_state(opt, **{"param": p, "index": torch.tensor([0]), **arguments})
     assert opt.param_groups[0]["params"][0] is p
     assert all(torch.equal(x, before[name]) for name, x in opt.state[p].items())

@@ -229,6 +229,13 @@ def test_a_shared_parameter_does_not_decay_if_one_of_its_names_says_so() -> None
     assert decays(model) == set()
 
 
+def test_a_shared_module_does_not_decay_if_one_of_its_names_says_so() -> None:
+    model = nn.Module()
+    model.tok = model.wpe = nn.Embedding(4, 4)
+    assert names(model) == ["tok.weight"]
+    assert decays(model) == set()
+
+
 def test_empty_groups_are_dropped() -> None:
     assert [group["weight_decay"] for group in parameter_groups(nn.Linear(2, 2, bias=False), 0.3)] == [0.3]
     assert [group["weight_decay"] for group in parameter_groups(nn.LayerNorm(2), 0.3)] == [0.0]
@@ -278,9 +285,39 @@ def test_model_must_be_a_module() -> None:
         parameter_groups(nn.Linear(2, 2).parameters(), 0.1)  # type: ignore[arg-type]
 
 
-def test_one_string_is_no_collection_of_patterns() -> None:
-    with pytest.raises(TypeError, match="no_decay_names must be a collection of patterns, got 'wte'"):
-        parameter_groups(nn.Linear(2, 2), 0.1, no_decay_names="wte")
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"no_decay_names": "wte"}, "no_decay_names must be a collection of strings, got 'wte'"),
+        ({"no_decay_names": None}, "no_decay_names must be a collection of strings, got None"),
+        ({"no_decay_names": [1]}, r"no_decay_names must be a collection of strings, got \[1\]"),
+        ({"lr": 0.1}, "lr=0.1 and layer_decay=None: pass both, or lr to the optimizer"),
+        ({"layer_decay": 0.5}, "lr=None and layer_decay=0.5: pass both"),
+        ({"lr": -1, "layer_decay": 0.5}, "lr must be finite and at least 0, got -1"),
+        ({"lr": 1.0, "layer_decay": -0.5}, "layer_decay must be finite and above 0, got -0.5"),
+        ({"lr": 1.0, "layer_decay": "a"}, "layer_decay must be a number, got 'a'"),
+        ({"rules": {"*": 0.1}}, r"rules must map patterns or classes to options, .* got \{'\*': 0.1\}"),
+        ({"rules": {3: {"lr": 1.0}}}, "rules must map patterns or classes to options, .* got {3:"),
+        ({"rules": [{"lr": 1.0}]}, "rules must map patterns or classes to options"),
+    ],
+    ids=str,
+)
+def test_arguments_that_mean_nothing(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        parameter_groups(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), 0.1, **kwargs)
+
+
+def test_what_a_module_lists_must_be_names() -> None:
+    model = Holder("kernel")
+    model.no_weight_decay = lambda: None
+    with pytest.raises(TypeError, match=r"what Holder.no_weight_decay\(\) returns must be a collection of"):
+        parameter_groups(model, 0.1)
+
+
+@pytest.mark.parametrize("groups", [lambda p: p, lambda p: [{"params": p}]], ids=["parameters", "a generator"])
+def test_groups_that_cannot_be_described(groups: Any) -> None:
+    with pytest.raises(TypeError, match=r"groups must be dicts with a list 'params', as .*, got"):
+        adan.describe_groups(groups(nn.Linear(2, 2).parameters()))
 
 
 class Blocks(nn.Module):
@@ -342,7 +379,5 @@ def test_rates_by_layer():
     assert [rates[f"blocks.{i}.0.weight"] for i in range(3)] == [0.5**3, 0.5**2, 0.5]
     assert rates["norm.weight"] == rates["head.weight"] == 1.0
     assert rates["head.bias"] == 9.0
-    with pytest.raises(ValueError, match=r"layer_decay=0.5 needs the rate of the last layers; pass lr"):
-        parameter_groups(Blocks(), 0.1, layer_decay=0.5)
     with pytest.raises(ValueError, match=r"layer_decay: the model has no nn.ModuleList"):
         parameter_groups(nn.Linear(2, 2), 0.1, lr=1.0, layer_decay=0.5)

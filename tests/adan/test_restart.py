@@ -216,7 +216,7 @@ def test_a_manual_restart_takes_other_random_bits():
         if i == 1:
             saved, opt = opt.state_dict(), Adan([p], lr=1e-4, stochastic_rounding=True)
             opt.load_state_dict(saved)
-    with pytest.raises(ValueError, match="manual_restarts of this state dict must be a number of at least 0, got -1"):
+    with pytest.raises(ValueError, match="manual_restarts must be a whole number of at least 0, got -1"):
         opt.load_state_dict({**saved, "param_groups": [{**saved["param_groups"][0], "manual_restarts": -1}]})
     for before, after in itertools.pairwise(values):
         assert 10 < ((before == 1.5) & (after != before)).sum() < 60

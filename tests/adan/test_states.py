@@ -7,6 +7,7 @@ import pickle
 import threading
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from support.authors_release import AuthorsAdan
@@ -271,24 +272,15 @@ def test_states_are_coupled_when_their_group_says_so():
         opt.step()
 
 
-@pytest.mark.parametrize(("betas", "form"), [((0.9, 0.9, 0.99), 0.9), ((0.9, 0.8, 0.99), False)])
-def test_older_checkpoints_do_not_say_what_is_coupled(betas, form):
+def test_numbers_of_numpy_are_saved_as_python_s():
+    """A user whose schedule computes rates by NumPy could not load the checkpoint with `weights_only=True`."""
     p = torch.ones(3, requires_grad=True)
-    opt = Adan([p], betas=betas)
-    p.grad = torch.ones(3)
-    opt.step()
-    saved = opt.state_dict()
-    del saved["param_groups"][0]["coupled"]
-    if form:
-        saved["param_groups"][0]["coupled_beta"] = form
-    other = Adan([p], lr=0.5)
-    other.load_state_dict(saved)
-    assert other.param_groups[0]["coupled"] is form or other.param_groups[0]["coupled"] == form
-    assert "coupled_beta" not in other.param_groups[0]
-    assert other.state[p].keys() == opt.state[p].keys()
-    saved["param_groups"][0]["betas"] = (0.9, 0.9, 0.99)  # of a schedule that happens to be there
-    other.load_state_dict(saved)
-    assert other.state[p].keys() == opt.state[p].keys()
+    betas = tuple(np.array([0.9, 0.8, 0.95]))
+    opt = Adan([p], lr=np.float32(0.5), betas=betas, eps=np.float64(1e-6), rounding_seed=np.int64(3))
+    torch.optim.lr_scheduler.LambdaLR(opt, lambda k: np.cos(k))
+    saved = reloaded(opt.state_dict())["param_groups"][0]
+    assert (saved["lr"], saved["betas"], saved["eps"], saved["initial_lr"]) == (0.5, betas, 1e-6, 0.5)
+    assert opt.param_groups[0]["betas"] is betas
 
 
 @pytest.mark.parametrize("drop", ["a group", "a frozen layer", "all states"])

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import LEAST_ADDRESS, Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
+from adan.columns import Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo
 from adan.grad_norm import measure
 from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, replaced, step_scalars
@@ -96,7 +96,7 @@ class Cpu:
             memo.tables = _table(columns)
         table: Table = memo.tables
         grads = _fitted(columns, table)  # copies must live until the C has read them
-        _fill(table.rows, "grad", _grad_addresses(grads))
+        _fill(table.rows, "grad", addresses("grad", grads))
         signals = _measured(columns, table, signals)
         if signals.skip is not None:
             if float(signals.skip):
@@ -124,7 +124,7 @@ def _run(table: Table, coefficients: int | None, displacements: int | None) -> f
 
 def _measured(columns: Columns, table: Table, signals: Signals) -> Signals:
     """The norm to clip by and the decision to skip, in one pass: in fp64 no sum of fp32 squares overflows."""
-    clips = any(options.max_grad_norm > 0 for options in columns.options)
+    clips = columns.clips()
     if not signals.check_finite and (signals.norm is not None or not clips):
         return signals
     total = _run(table, None, None)
@@ -152,14 +152,6 @@ def _table(columns: Columns) -> Table:
     _fill(rows, "stochastic", map(int, map(columns.rounds_stochastically, range(count))))
     _fill(rows, "rng_offset", columns.rng_offset)
     return Table(rows, grad_types, fits)
-
-
-def _grad_addresses(grads: list[Any]) -> list[int]:
-    try:
-        found = list(map(Tensor.data_ptr, grads))
-    except TypeError:  # one is missing
-        found = [0]
-    return found if min(found, default=LEAST_ADDRESS) >= LEAST_ADDRESS else addresses("grad", grads)
 
 
 def _fill(rows: array[int], field: str, values: Iterable[int]) -> None:

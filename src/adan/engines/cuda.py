@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import LEAST_ADDRESS, Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
+from adan.columns import Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
 from adan.engines import Memo, slots
 from adan.scalars import Options, Signals
 
@@ -143,7 +143,7 @@ class Cuda:
             grads = [None if grad is None else laid_out_as(p, grad, grad.dtype) for p, grad in pairs]
         per_step, aligned = self._per_step_table(columns, grads, memo, device, capturing)
 
-        clips = any(options.max_grad_norm > 0 for options in columns.options)
+        clips = columns.clips()
         measures = columns.options[0].last_lr is not None
         measure_norm = signals.check_finite or (clips and signals.norm is None)
         programs = [min(launch.norm_chunks, self.norm_programs) if measure_norm else 0 for launch in launches]
@@ -188,12 +188,7 @@ class Cuda:
     ) -> tuple[Tensor, bool]:
         """A table of the gradients' addresses and the options; and whether those are aligned to 16 bytes."""
         tables: Tables = memo.tables
-        try:
-            places = list(map(Tensor.data_ptr, grads))
-        except TypeError:  # one is missing
-            places = [0]
-        if min(places) < LEAST_ADDRESS:
-            places = addresses("grad", grads)
+        places = addresses("grad", grads)
         if len(tables.launches) > 1:
             places = [places[i] for i in tables.order]
         words = array("q", places)
