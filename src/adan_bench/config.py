@@ -55,8 +55,7 @@ class Origin:
         "here" (trials beside the run), "study" (as its file says), "failed" (likewise, as none of the trials has a
         result), "trial" (the run is one), "published", or "" where `source` says it all.
     source: the file of `tune`, the study, or whoever published the settings.
-    eta, rungs: how the trials were halved and at which steps; at_edge: no rate beyond the best one was tried,
-        or none far beyond it.
+    at_edge: no rate beyond the best one was tried, or none far beyond it.
     seed: of the trials; confirmed: how many of the best were run again on the seeds after it.
     searched: options of the run that the trials varied beside the settings.
     tuned_for: fields of the training that the settings were tuned for, where this run has others.
@@ -69,8 +68,6 @@ class Origin:
     kind: str = ""
     trials: int = 0
     source: str = ""
-    eta: int = 1
-    rungs: tuple[int, ...] = ()
     at_edge: bool = False
     seed: int = TUNING_SEED
     confirmed: int = 0

@@ -17,8 +17,6 @@ EVERYTHING = Origin(
     kind="saved",
     trials=8,
     source="best.json",
-    eta=2,
-    rungs=(4, 8),
     at_edge=True,
     tuned_for={"steps": 30, "schedule": "linear"},
     changed={"lr": 0.5},
@@ -40,7 +38,6 @@ def test_every_fact_is_said() -> None:
     words = (
         "8 trials",
         "best.json",
-        "halved by 2 at steps 4, 8",
         "30 steps",
         "linear",
         "lr=0.5",

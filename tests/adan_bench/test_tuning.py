@@ -129,16 +129,14 @@ def split(context):
 
 
 @pytest.mark.usefixtures("inline_pool")
-@pytest.mark.parametrize("eta", [1, 2])
-def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Path, eta: int) -> None:
+def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Path) -> None:
     """The weight moves by the sum of the rates: the test wants 3, validation −3, so that the smallest rate is best."""
     script = tmp_path / "split.py"
     chosen_rates = {}
     for judged, arrow in (("validation", "↓"), ("likeness", "↑"), ("test", "↓")):
         script.write_text(SPLIT.replace("{judged}", judged), encoding="utf-8")
-        out = tmp_path / f"{judged}-{eta}"
-        options = ("--script", script, "--optimizers", "sgd", "--trials", 4, "--halving", eta)
-        assert bench("tune", *(options if eta > 1 else options[:-2]), "--out", out)[0] == 0
+        out = tmp_path / judged
+        assert bench("tune", "--script", script, "--optimizers", "sgd", "--trials", 4, "--out", out)[0] == 0
         assert f"{judged} {arrow}" in (out / "tuning.md").read_text(encoding="utf-8")
         chosen_rates[judged] = json.loads((out / "best.json").read_text(encoding="utf-8"))["workloads"]["split"]["sgd"][
             "settings"

@@ -24,10 +24,6 @@ Workloads = Annotated[
 Optimizers = Annotated[
     str, typer.Option(help="Names separated by commas, variants such as adan:state_format=8bit, or 'all'.")
 ]
-Halving = Annotated[
-    int,
-    typer.Option(min=1, max=4, help="Successive halving: keep the best 1/N of the trials at each rung; 1 disables it."),
-]
 Save = Annotated[Path | None, typer.Option(help="A JSON file to merge the settings into.", callback=check_file)]
 
 
@@ -38,7 +34,6 @@ def compare(
     seeds: Seeds = 3,
     tune: Annotated[int, typer.Option(min=0, help="Tuning trials per optimizer; 0 uses the stored settings.")] = 0,
     tuned: Annotated[Path | None, typer.Option(help="The settings that adan-bench tune saved to this file.")] = None,
-    halving: Halving = 1,
     batch_sizes: Annotated[
         str | None, typer.Option(help="A sweep, e.g. 32,64,128: lr by the square-root rule.")
     ] = None,
@@ -51,14 +46,12 @@ def compare(
     """Run optimizers side by side and write the report."""
     if tune and tuned is not None:
         raise UsageError(f"--tune {tune} and --tuned {tuned}: settings are searched or read; leave out one")
-    if halving > 1 and not tune:
-        raise UsageError(f"--halving {halving}: it stops trials of a search; add --tune K, or leave it out")
     if batch_sizes and chosen.batch_size:
         size = chosen.batch_size
         raise UsageError(f"--batch-size {size} and --batch-sizes {batch_sizes}: leave out one, or add {size} to them")
     more: dict[str, Any] = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
     with comparing(call, chosen, workloads, optimizers, as_json, set_, **more) as comparison:
-        comparison.make(tune, halving, seeds)
+        comparison.make(tune, seeds)
     write_and_show([comparison.out], comparison.out, as_json)
 
 
@@ -67,7 +60,6 @@ def tune(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     trials: Annotated[int, typer.Option(min=1, help="The same number for every optimizer.")] = 8,
-    halving: Halving = 1,
     save: Save = None,
     as_json: Json = False,
     *,
@@ -77,7 +69,7 @@ def tune(
     """Tune every optimizer with the same number of trials."""
     with comparing(call, chosen, workloads, optimizers, as_json) as comparison:
         file = _checked(save or comparison.out / "best.json")
-        comparison.make(trials, halving)
+        comparison.make(trials)
     comparison.save(file)
     write_and_show([comparison.out], comparison.out, as_json, comparison, file)
 

@@ -60,7 +60,7 @@ class Interval:
 class Sensitivity:
     """The learning rates that were tried with the same other settings, and what came out."""
 
-    points: tuple[tuple[float, float | None], ...]  # (lr, metric); None: diverged or stopped
+    points: tuple[tuple[float, float | None], ...]  # (lr, metric); None: diverged
     best_lr: float
     low: float  # the connected range of tried rates within 2% of the best
     high: float

@@ -40,7 +40,7 @@ FACTS: Kinds = {"config": OBJECT, "workload": OBJECT, "optimizer": OBJECT}  # co
 WORKLOAD: Kinds = {"metric": TEXT, "higher_is_better": (bool, int), "target": (*NUMBER, *NONE), "summary": TEXT}
 RESULT: Kinds = {"status": TEXT, "step": (int,), "seconds": NUMBER, "final": OBJECT, "best": (*NUMBER, *NONE)}
 ENVIRONMENT: Kinds = {"packages": OBJECT, "parameters": (*NUMBER, *NONE)}  # where it has them
-STATUSES = ("finished", "diverged", "stopped", "failed")
+STATUSES = ("finished", "diverged", "failed")
 #: By the annotation of a field of `RunConfig`; null in a record is the field's default.
 FIELDS: Kinds = {
     "int": (int,),

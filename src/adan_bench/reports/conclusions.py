@@ -135,14 +135,13 @@ def said(origin: Origin) -> str:
     'tuned here (warm-up included) in 12 trials with seed 2000, the best 2 again with seeds 2001 and 2002'
     """
     trials = count(origin.trials, "trial")
-    halved = f", halved by {origin.eta} at steps {', '.join(map(str, origin.rungs))}" if origin.rungs else ""
     where = f"for {origin.source}" if origin.source else "here"
     where += f" ({_join([in_words(name, True) for name in origin.searched])} included)" if origin.searched else ""
     texts = {
         "untuned": "untuned defaults",
         "bundled": f"defaults tuned in {trials}",
-        "saved": f"tuned in {trials} ({origin.source}{halved})",
-        "here": f"tuned {where} in {trials}{halved + ',' if halved else ''} with seed {origin.seed}",
+        "saved": f"tuned in {trials} ({origin.source})",
+        "here": f"tuned {where} in {trials} with seed {origin.seed}",
         "study": f"as the study {origin.source} says",
         "failed": f"as the study {origin.source} says, none of its trials having a result",
         "trial": "trial",

@@ -15,10 +15,9 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import ClassVar
 
-from adan_bench.config import TUNING_SEED, Origin, Pause, RunConfig, RunRecord, as_json
+from adan_bench.config import TUNING_SEED, Origin, RunConfig, RunRecord, as_json
 from adan_bench.records.stats import MIN_SEEDS, best_trial, rank
 from adan_bench.records.store import RunStore, read_run
-from adan_bench.studies.halving import check_search, stop_trial, survivors
 from adan_bench.task import Settings
 from adan_bench.training.configure import changes, elsewhere, training_of
 from adan_bench.training.jobs import Job
@@ -38,7 +37,6 @@ class Search:
     refine: a rate next to the best comes before the alternatives: beyond it where it is the last of its side, else
         between it and the better of its neighbors. Otherwise only a rate beyond comes before them, and rates between
         fill up what the alternatives leave.
-    eta, rungs: successive halving, and the steps at which trials are judged.
     options: of the run, which trials vary beside the settings. growths: the sides on which the rates' range has grown.
     """
 
@@ -50,8 +48,6 @@ class Search:
     alternatives: tuple[Settings, ...] = ()
     fixed: Settings = field(default_factory=dict)
     refine: bool = False
-    eta: int = 1
-    rungs: tuple[int, ...] = ()
     options: tuple[str, ...] = ()
     growths: tuple[str, ...] = ()
 
@@ -75,7 +71,7 @@ class Search:
 
     def origin(self, tried: Sequence[RunRecord]) -> Origin:
         """How the settings came about that the trials lead to."""
-        return Origin(kind="here", trials=self.trials, eta=self.eta, rungs=self.rungs)
+        return Origin(kind="here", trials=self.trials)
 
     def edges(self, tried: Sequence[RunRecord]) -> list[str]:
         """The ends of the range of rates, "low" and "high", beyond which all arms of the study are to go."""
@@ -218,10 +214,8 @@ class Planner:
 
     @property
     def expected(self) -> int:
-        """How many jobs there will be in all; 0 where halving leaves that open."""
+        """How many jobs there will be in all."""
         arms = [arm for arms in self.groups for arm in arms]
-        if any(arm.search.rungs for arm in arms if arm.search):
-            return 0
         trials = sum(arm.search.expected if arm.tried is None else len(arm.tried) for arm in arms if arm.search)
         return trials + sum(len(arm.seeds) for arm in arms)
 
@@ -273,32 +267,16 @@ class Planner:
             if None in jobs:
                 return
             stage = [job for job in jobs if job is not None]
-            yield from self._stage(arm.search, stage, tried)
+            yield from stage
             records = [self.ended(job.path) for job in stage]
             if None in records:
                 return
             tried += [arm.search.judged(record) for record in records if record is not None]
         arm.tried = tried
 
-    def _stage(self, search: Search, jobs: list[Job], tried: Sequence[RunRecord]) -> Iterator[Job]:
-        """Trials that are judged together: those that pass a rung go on from their checkpoints, the others stop."""
-        left = jobs
-        for rung in search.rungs:
-            yield from (replace(job, pause=Pause(step=rung)) for job in left)
-            if not all(self.ended(job.path) or RunStore(job.path).resume_step >= rung for job in left):
-                return
-            there = [*tried, *(read_run(job.path) for job in jobs if RunStore(job.path).exists)]
-            passed = [record.path for record in survivors(search.eta, there, rung)]
-            for record in there:
-                if record.result is None and record.path not in passed:
-                    stop_trial(record, rung, search.eta)
-            left = [replace(job, resume=True) for job in left if job.path in passed]
-        yield from left
-
     def _trial(self, arm: Arm, search: Search, name: str, fields: Settings) -> Job | None:
         base, path = arm.trial or arm.base, arm.folder / name
         config = replace(base, **fields, role="tune", origin=Origin(kind="trial", searched=search.options))
-        check_search(path, search.eta, search.rungs)
         return self._started(arm, Job(config, path, self.resume))
 
     def _run(self, arm: Arm, seed: int) -> Job | None:

@@ -19,7 +19,6 @@ from adan_bench.records.stats import sensitivity
 from adan_bench.records.store import check_empty, write_json
 from adan_bench.studies.arms import STEP, Arm, Planner, Search, rounded
 from adan_bench.studies.competitors import Competitor
-from adan_bench.studies.halving import rungs
 from adan_bench.task import OptimizerSpec, Workload
 from adan_bench.training import optimizers
 from adan_bench.training.cluster import open_pool
@@ -102,38 +101,28 @@ class Comparison:
     def __exit__(self, *_: object) -> None:
         self.pool.close()
 
-    def make(self, trials: int = 0, eta: int = 1, seeds: int = 0) -> None:
+    def make(self, trials: int = 0, seeds: int = 0) -> None:
         """Choose every optimizer's settings by the same number of trials, then run it with every seed.
 
         Seed by seed, so that a study cut short has something of everything. An optimizer of which no trial has a final
         value keeps the settings that it had.
-
-        eta: above 1, only the best trials are whole.
         """
         for key, arm in self.arms.items():
             arm.seeds = range(seeds)
             if trials:
-                arm.search, arm.tried, arm.settled = self._search(key, trials, eta), None, False
+                arm.search, arm.tried, arm.settled = self._search(key, trials), None, False
         self.run()
 
     def run(self) -> None:
         """Make the runs of all arms, as their searches and seeds say."""
         self.pool.run(Planner([list(self.arms.values())], self.resume), self.on_event)
 
-    def _search(self, key: Key, trials: int, eta: int) -> Search:
-        base, c = self.arms[key].base, self.who[key[1]]
+    def _search(self, key: Key, trials: int) -> Search:
+        c = self.who[key[1]]
         check_free_rate(c)
-        rates = rate_trials(trials)
-        judged = rungs(eta, rates, base.stop_after or base.steps, base.eval_every)
-        if eta > 1 and not judged:
-            raise UsageError(
-                f"--halving {eta}: {rates} learning rates, with an evaluation every {base.eval_every} of "
-                f"{base.stop_after or base.steps} steps of {base.workload}, leave no trial to stop early; use more "
-                "--trials, a smaller --eval-every, or no --halving"
-            )
-        tried, choices = tuple(learning_rates(c.spec, rates)), tuple(dict(choice) for choice in c.spec.choices)
-        start = optimizers.defaults(c.spec)
-        return Search(tried, trials, start, choices, c.settings, eta=eta, rungs=tuple(judged))
+        tried = tuple(learning_rates(c.spec, rate_trials(trials)))
+        choices = tuple(dict(choice) for choice in c.spec.choices)
+        return Search(tried, trials, optimizers.defaults(c.spec), choices, c.settings)
 
     @property
     def found(self) -> dict[Key, Arm]:
@@ -150,9 +139,6 @@ class Comparison:
             rated = sensitivity(tried)
             entry: dict[str, Any] = {"settings": arm.base.settings, "trials": search.trials}
             entry["at_edge"] = rated is not None and rated.at_edge
-            if search.eta > 1:
-                gradients = sum(record.result["step"] for record in tried if record.result)
-                entry |= {"eta": search.eta, "rungs": list(search.rungs), "gradients": gradients}
             entry |= {"steps": trial.steps, "batch_size": trial.batch_size, "training": training_of(trial)}
             content["workloads"].setdefault(tuned_name(folder, arm.base.scale), {})[name] = entry
         if self.found:
@@ -198,8 +184,6 @@ def _with_saved(base: RunConfig, c: Competitor, saved: Mapping[str, Any], path: 
         kind="saved",
         trials=entry["trials"],
         source=path.name,
-        eta=entry.get("eta", 1),
-        rungs=tuple(entry.get("rungs", ())),
         at_edge=entry.get("at_edge", False) and "lr" not in changed,
         tuned_for=elsewhere(training, base),
         changed=changed,

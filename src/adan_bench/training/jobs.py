@@ -38,19 +38,12 @@ class Job:
         return cls(config, path, values["resume"], Pause(**values["pause"]))
 
     @property
-    def key(self) -> tuple[Path, int | None]:
-        """The run, and the step up to which it is made."""
-        return self.path, self.pause.step
-
-    @property
     def done_before(self) -> bool:
         """Whether a job of an earlier, interrupted study needs no more work; a failed run is tried again."""
         store = RunStore(self.path)
         if not (self.resume and store.exists) or store.check_same(self.config) is None:
             return False
-        if store.ended:
-            return read_run(self.path).status != "failed"
-        return self.pause.step is not None and store.resume_step >= self.pause.step
+        return store.ended and read_run(self.path).status != "failed"
 
 
 @dataclass(frozen=True)
@@ -80,9 +73,9 @@ class Tally:
     def __init__(self, work: Work, on_event: OnEvent | None = None, deadline: float | None = None) -> None:
         self.work, self.on_event, self.deadline = work, on_event, deadline
         self.waiting: list[Job] = []
-        self.known: set[tuple[Path, int | None]] = set()  # keys of all jobs that were told
+        self.known: set[Path] = set()  # of all jobs that were told
         self.running: set[Path] = set()
-        self.ended: set[tuple[Path, int | None]] = set()  # keys, those of runs that ended before among them
+        self.ended: set[Path] = set()  # those of runs that ended before among them
         self.made: set[Path] = set()
         self.undone: set[Path] = set()  # paused by the time limit, or interrupted
         self.runs, self.steps, self.peak, self.retries = 0, 0, 0.0, 0
@@ -94,11 +87,11 @@ class Tally:
     def _update(self) -> None:
         jobs = [replace(job, pause=replace(job.pause, time=self.deadline)) for job in self.work(self.made)]
         self.waiting = []
-        self.known.update(job.key for job in jobs)
+        self.known.update(job.path for job in jobs)
         for job in jobs:
-            if job.key not in self.ended and job.path not in self.running and job.path not in self.undone:
+            if job.path not in self.ended | self.running | self.undone:
                 if job.done_before:
-                    self.ended.add(job.key)
+                    self.ended.add(job.path)
                 else:
                     self.waiting.append(job)
 
@@ -156,9 +149,9 @@ class Tally:
             self.steps += max(0, result["step"] - self.began.pop(job.path, 0))
             self.runs += 1
             self.running.discard(job.path)
-            self.ended.add(job.key)
+            self.ended.add(job.path)
             self.made.add(job.path)
-            if result["status"] == "unfinished" and not Pause(job.pause.step).due(result["step"]):
+            if result["status"] == "unfinished":
                 self.undone.add(job.path)
             self._update()
             self._emit(job, result=result)

@@ -81,7 +81,7 @@ class Chart {
     this.legend = html("div", "legend", host);
     for (const series of views[0].series) this.entry(series);
     if (views[0].marks) html("span", "soft", this.legend, "● within 2% of the best of that optimizer, • further from it, ▴▾ beyond the frame");
-    if (views[0].series.some(s => s.lost && s.lost.length)) html("span", "soft", this.legend, "× no result: diverged, stopped or failed");
+    if (views[0].series.some(s => s.lost && s.lost.length)) html("span", "soft", this.legend, "× no result: diverged or failed");
     new ResizeObserver(() => this.draw()).observe(this.plot);
     this.draw();
   }
