@@ -28,16 +28,17 @@ def todays_optimizers(stored: Stored) -> str:
 
 def field_in_short(stored: Stored) -> str:
     """README's table: of the first workload, whoever is no worse than AdamW, best first, with their costs."""
-    for label, own in rivals_by_workload(stored).items():
-        unit, gaps, adamw = unit_of(own[0].runs[0]), against_adamw(stored)[label], adamw_of(own)
-        head = [label, f"{DATA['leads'][unit.axis]} minus AdamW's", "state bytes per parameter", "time of a run"]
-        lines = []
-        for rival in own[: own.index(adamw) + 1]:
-            gap = unit.gap(gaps[rival.optimizer]) if rival is not adamw else "0"
-            line = [NAMES[rival.optimizer], gap, _state_bytes(rival), f"×{seconds(rival) / seconds(adamw):.1f}"]
-            lines.append([_marked(rival, cell) for cell in line])
-        return table(head, lines)
-    return ""
+    if not (every := rivals_by_workload(stored)):
+        return ""
+    label, own = next(iter(every.items()))
+    unit, gaps, adamw = unit_of(own[0].runs[0]), against_adamw(stored)[label], adamw_of(own)
+    head = [label, f"{DATA['leads'][unit.axis]} minus AdamW's", "state bytes per parameter", "time of a run"]
+    lines = []
+    for rival in own[: own.index(adamw) + 1]:
+        gap = unit.gap(gaps[rival.optimizer]) if rival is not adamw else "0"
+        line = [NAMES[rival.optimizer], gap, _state_bytes(rival), f"×{seconds(rival) / seconds(adamw):.1f}"]
+        lines.append([_marked(rival, cell) for cell in line])
+    return table(head, lines)
 
 
 def seconds(rival: Contestant) -> float:
@@ -106,11 +107,10 @@ def _facts(own: Sequence[Contestant]) -> str:
     """The number of searches, trials and seeds, and the machine."""
     runs, searches = [run for rival in own for run in rival.runs], max(len(rival.groups) for rival in own)
     seeds = "/".join(dict.fromkeys(str(group.n) for rival in own for group in rival.groups))
-    trials, lost = (sum(f(trial) for rival in own for trial in rival.trials) for f in (bool, lambda run: run.diverged))
-    text = (
-        f"{('One search', 'Two searches')[searches - 1]}, {seeds} seeds{' of each' * (searches > 1)}, {trials} trials"
-    )
-    text += f", {lost} of them diverged; " if lost else "; "
+    trials = [trial for rival in own for trial in rival.trials]
+    text = f"{('One search', 'Two searches')[searches - 1]}, {seeds} seeds{' of each' * (searches > 1)}, "
+    text += f"{len(trials)} trials"
+    text += f", {lost} of them diverged; " if (lost := sum(trial.diverged for trial in trials)) else "; "
     edges = [NAMES[rival.optimizer] for rival in own if any(g.first.config.origin.at_edge for g in rival.groups)]
     text += f"near an end of its range is the rate of {', '.join(edges)}; " if edges else ""
     places = " or ".join(dict.fromkeys(str(run.environment.get("gpu") or run.environment["cpu"]) for run in runs))

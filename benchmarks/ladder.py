@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from common import table
 from figures import Curve, Panel, Picture
 from inference import PowerLaw, steps_ratio
-from results_page import DATA, NAMES, Stored, band, line_style, panel, unit_of
+from results_page import DATA, NAMES, Stored, Unit, band, line_style, panel, unit_of
 from stored import SeedGroup
 
 from adan_bench.records.stats import Interval
@@ -55,6 +55,20 @@ class Ladder:
         return [*self.own["adamw"]]
 
     @property
+    def names(self) -> list[str]:
+        """The optimizers, Adan and AdamW first."""
+        return sorted(self.own, key=["adan", "adamw", *self.own].index)
+
+    @property
+    def rivals(self) -> list[str]:
+        """Those that have a ratio of steps to AdamW's."""
+        return [name for name in self.names if name in self.fits and name != "adamw"]
+
+    @property
+    def unit(self) -> Unit:
+        return unit_of(self.own["adamw"][self.lengths[0]].first)
+
+    @property
     def has_floor(self) -> bool:
         """Whether there are enough lengths to fit what the loss tends to."""
         return self.fits["adamw"].parameters == 3
@@ -87,7 +101,7 @@ def in_short(stored: Stored) -> str:
     if found is None:
         return ""
     longest = found.lengths[-1]
-    said = (f"{NAMES[name]} {_ratio(found, name, longest)}" for name in found.fits if name != "adamw")
+    said = (f"{NAMES[name]} {_ratio(found, name, longest)}" for name in found.rivals)
     return f"Of AdamW's {longest:,} steps, the same loss takes {', '.join(said)}."
 
 
@@ -101,13 +115,12 @@ def over_lengths(stored: Stored, name: str) -> list[Panel]:
     """The losses at each length, and the share of AdamW's steps that the same loss takes, where no extrapolation."""
     if (found := ladder(stored, name)) is None:
         return []
-    unit = unit_of(found.own["adan"][found.lengths[0]].first)
-    losses = [
-        band(next(iter(own.values())), [*own], [group.by_seed().values() for group in own.values()], "", points=True)
-        for own in found.own.values()
-    ]
+    losses = []
+    for own in found.own.values():
+        values = [group.by_seed().values() for group in own.values()]
+        losses.append(band(next(iter(own.values())), [*own], values, "", points=True))
     shares = [Curve("#555555", "half of AdamW's steps", [*found.lengths], [0.5] * len(found.lengths), dashed=True)]
-    for who in (who for who in found.fits if who != "adamw"):
+    for who in found.rivals:
         inside = [steps for steps in found.lengths if found.is_inside(who, steps)]
         ratios = [found.ratio(who, steps) for steps in inside]
         means, low, high = (
@@ -115,22 +128,19 @@ def over_lengths(stored: Stored, name: str) -> list[Panel]:
             for ends in zip(*((r.mean, r.low, r.high) for r in ratios), strict=True)
         )
         shares.append(Curve(line_style(who)["light"], NAMES[who], [*inside], means, low, high, points=True))
-    left = panel("the same steps", "steps", unit, losses, 0)
+    left = panel("the same steps", "steps", found.unit, losses, 0)
     right = Panel("the same loss", "AdamW's steps", "share of AdamW's steps", shares, 0.0, 1.1)
     return [replace(each, log_x=True) for each in (left, right)]
 
 
 def _table(found: Ladder) -> str:
-    own = found.own
-    unit = unit_of(next(iter(own["adan"].values())).first)
-    names = sorted(own, key=["adan", "adamw", *own].index)
-    rivals = [name for name in names if name in found.fits and name != "adamw"]
-    head = [f"steps: {unit.name} ↓", *(NAMES[name] for name in names)]
+    own, names, rivals = found.own, found.names, found.rivals
+    head = [f"steps: {found.unit.name} ↓", *(NAMES[name] for name in names)]
     head += [f"{NAMES[name]}'s steps for AdamW's loss" for name in rivals]
     lines = []
     for steps in found.lengths:
         groups = [own[name].get(steps) for name in names]
-        cells = [unit.spread(group.final()) if group else "" for group in groups]
+        cells = [found.unit.spread(group.final()) if group else "" for group in groups]
         lines.append([f"{steps:,}", *cells, *(_ratio(found, name, steps) for name in rivals)])
     seeds = "/".join(dict.fromkeys(str(group.n) for ladder in own.values() for group in ladder.values()))
     text = f"{seeds} seeds per length. †: beyond the lengths run."
