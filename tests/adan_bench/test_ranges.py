@@ -139,6 +139,28 @@ def best_two(folder: Path, tiny: Path) -> list[RunConfig]:
     return sorted(told, key=in_the_middle)[:2]
 
 
+def test_some_optimizers_searched_again(folder: Path, tiny: Path) -> None:
+    """They have the points that they have among all, also where a range is of another optimizer."""
+    text = FIELD.replace("[search.ranges]", "[search.ranges]\nb2 = [0.9, 0.99]")
+    text = text.replace('["b1", 0.92, 0.99]', '["b1", 0.92, "b2"]')
+    (folder / "field.toml").write_text(text, encoding="utf-8")
+    (folder / "again.toml").write_text(AGAIN + "[run]\nsteps = 20\n", encoding="utf-8")
+    every = make(planner_of(folder, tiny, "again"), in_the_middle)
+    (folder / "again.toml").write_text('optimizers = ["adamw"]' + AGAIN, encoding="utf-8")
+    some = make(planner_of(folder, tiny, "again", "some"), in_the_middle)
+    assert {path.split("/")[0] for path in some} == {"adamw"}
+    for names, message in ((["adamx"], "optimizers: no optimizer 'adamx'"), ([1], "optimizers: no optimizer '1'")):
+        (folder / "again.toml").write_text(f"optimizers = {names}{AGAIN}", encoding="utf-8")
+        with pytest.raises(UsageError, match=message):
+            parse(folder / "again.toml")
+    assert [c.settings for c in trials(some, "adamw")] == [c.settings for c in trials(every, "adamw")]
+
+
+def test_trials_come_in_the_order_of_the_file(folder: Path, tiny: Path) -> None:
+    first = planner_of(folder, tiny)(set())
+    assert [job.config.optimizer for job in first] == ["adan"] * 12 + ["adamw"] * 12
+
+
 def test_the_best_two_again_and_the_best_mean_wins(folder: Path, tiny: Path) -> None:
     """The second best of the first seed is better on the two others, and has its own warm-up in the reported runs."""
     best, second = best_two(folder, tiny)
@@ -368,7 +390,9 @@ def test_the_field_is_searched_by_the_protocol(name: str) -> None:
     """docs/protocol.md: 12 trials, the best two confirmed, one range for what is shared, rates over a factor of 64."""
     study, gpt = parse(library()[name]), parse(library()["field-gpt"])
     searches = {key: entry.search for key, entry in study.optimizers.items() if entry.search}
-    assert searches.keys() == {"adan", "adamw", "nadamw", "muon", "soap", "schedule-free", "ademamix", "mars", "lion"}
+    least, field = {"adan", "adamw", "muon", "soap"}, gpt.optimizers.keys()
+    assert field == {*least, "nadamw", "schedule-free", "ademamix", "mars", "lion"}
+    assert least <= searches.keys() <= field if name.endswith("-again") else searches.keys() == field
     for key, search in searches.items():
         low, high = search.rates
         assert high / low == pytest.approx(64)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -204,7 +204,7 @@ class Planner:
     """Tells the jobs of arms as far as what has ended decides them.
 
     groups: the arms of each study; earlier ones come first, but seeds beyond those without which nothing can be said
-        come after all else.
+        come after all else. Trials come arm by arm, so that the slowest of a study can come first.
     """
 
     def __init__(self, groups: Sequence[Sequence[Arm]], resume: bool = False) -> None:
@@ -227,8 +227,7 @@ class Planner:
             trials = [list(self._trials(arm)) for arm in arms]
             while self._grow(arms):
                 trials = [list(self._trials(arm)) for arm in arms]
-            trials.sort(key=len)  # who has made the fewest comes first
-            first += [job for turn in zip_longest(*trials) for job in turn if job is not None]
+            first += [job for own in trials for job in own]
             searching = any(arm.search is not None and arm.tried is None for arm in arms)
             for arm in arms:
                 if not (searching and arm.search is not None and arm.search.together):

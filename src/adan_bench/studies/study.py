@@ -191,7 +191,7 @@ def parse(file: Path) -> Study:
                 raise UsageError(f"{file}: {where}; give tables of settings, such as {{ weight_decay = 0.1 }}")
         entries[name] = StudyEntry(entry["settings"], tuple(entry.get("alternatives", ())))
     starts = json.dumps([entry.search.start for entry in entries.values() if entry.search])
-    for key in over.ranges if over is not None else ():
+    for key in over.ranges if over is not None and "repeats" not in content else ():
         if key not in OPTIONS and f'"{key}"' not in starts:
             raise UsageError(f'{file}: search.ranges.{key}: no setting has it; write NAME = "{key}" among settings')
     return Study(
@@ -218,6 +218,7 @@ def _content(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UsageError(f"{file}: not a study in TOML ({error})") from error
     if "repeats" not in content:
         return content
+    chosen = content.pop("optimizers") if isinstance(content.get("optimizers"), list) else None
     _check(file, "", content)
     if file in chain:
         raise UsageError(f"{file}: repeats: {content['repeats']} repeats this study; name another")
@@ -227,6 +228,12 @@ def _content(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UsageError(str(error) if chain else f"{file}: repeats: {error}") from error
     for key in {"run", "search"} & content.keys():
         content[key] = {**there.get(key, {}), **content[key]}
+    if chosen is not None:
+        known = there.get("optimizers", {})
+        for name in map(str, chosen):
+            if name not in known:
+                raise UsageError(f"{file}: optimizers: {unknown('optimizer', name, known)}")
+        content["optimizers"] = {name: known[name] for name in chosen}
     return {**there, **content}
 
 
