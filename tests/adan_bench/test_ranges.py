@@ -15,6 +15,7 @@ import pytest
 from support.learning import chosen
 
 from adan_bench.config import CONFIRMATIONS, TUNING_SEED, RunConfig
+from adan_bench.errors import UsageError
 from adan_bench.records.stats import best_trial
 from adan_bench.records.store import RunStore, read_run, read_runs
 from adan_bench.reports.comparison import write_report, write_tuning
