@@ -151,7 +151,7 @@ def step_scalars(options: Options, signals: Signals, t: Number) -> Scalars:
         step_v=lr * run * b2 / debias_v,
         root_n=debias_n**-0.5,
         # A skipped step divides zero by the denominator: keep it away from zero even where eps = 0.
-        eps=options.eps if signals.skip is None else options.eps + signals.skip,
+        eps=options.eps + (0.0 if signals.skip is None else signals.skip),
         keep=1 - decay if options.no_prox else 1.0,
         shrink=1.0 if options.no_prox else 1 / (1 + decay),
     )

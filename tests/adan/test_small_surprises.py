@@ -86,16 +86,18 @@ def test_the_same_names_in_another_order_are_refused():
         ("betas", (0.9, 0.92, 1.0), r"group 1: .*betas"),
         ("state_format", "int8", r"group 1: state_format .*'int8'"),
         ("lr", "1e-3", r"group 1: lr .*'1e-3'"),
+        ("eps", "one", r"group 1: eps .*'one'"),
         ("max_grad_norm", None, r"group 1: max_grad_norm .*None"),
     ],
 )
-def test_an_option_changed_to_a_wrong_value_is_named_by_the_step(name, value, message):
-    """Of an option that was set in a group by hand, a user got "not enough values to unpack"."""
+@pytest.mark.parametrize("second", [{}, {"foreach": False, "fused": False}], ids=["one engine", "and the loop"])
+def test_an_option_changed_to_a_wrong_value_is_named_by_the_step(engine, second, name, value, message):
+    """A user got "not enough values to unpack", and where no fused engine served, after the first group had changed."""
     params = [torch.ones(5_000, requires_grad=True) for _ in range(2)]
-    opt = Adan([{"params": [p]} for p in params])
+    opt = Adan([{"params": [params[0]]}, {"params": [params[1]], **second}], **engine)
     for p in params:
-        p.grad = torch.ones(5_000)
+        p.grad = torch.ones_like(p)
     opt.param_groups[1][name] = value
     with pytest.raises((TypeError, ValueError), match=message):
         opt.step()
-    assert all(torch.equal(p, torch.ones(5_000)) for p in params)
+    assert all(torch.equal(p, torch.ones_like(p)) for p in params)

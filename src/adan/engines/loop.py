@@ -10,23 +10,26 @@ from torch import Tensor
 
 from adan.columns import Columns, compute_dtype
 from adan.engines import Memo, PlainEngine
-from adan.scalars import Signals, displacement_scalars, next_count, step_scalars
+from adan.scalars import Scalars, Signals, displacement_scalars, next_count, step_scalars
 
 
 class Loop(PlainEngine):
     name = "loop"
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
-        return total([_update(columns, i, signals) for i in range(len(columns.param))])
+        dtypes = [compute_dtype(p.dtype) for p in columns.param]
+        options = [columns.options[group] for group in columns.group]
+        counts = map(next_count, columns.step, dtypes)
+        # All at once: an option changed to a wrong value must come to light before anything is written.
+        scalars = [step_scalars(x, signals, t) for x, t in zip(options, counts, strict=True)]
+        rows = enumerate(zip(dtypes, scalars, strict=True))
+        return total([_update(columns, i, dtype, s, signals) for i, (dtype, s) in rows])
 
 
-def _update(columns: Columns, i: int, signals: Signals) -> Tensor | None:
+def _update(columns: Columns, i: int, dtype: torch.dtype, s: Scalars, signals: Signals) -> Tensor | None:
     options, p, grad, step = columns.options[columns.group[i]], columns.param[i], columns.grad[i], columns.step[i]
     exp_avg, exp_avg_diff, exp_avg_sq = columns.exp_avg[i], columns.exp_avg_diff[i], columns.exp_avg_sq[i]
     g_prev = columns.prev_grad[i]
-    dtype = compute_dtype(p.dtype)
-    t = next_count(step, dtype)
-    s = step_scalars(options, signals, t)
 
     # A copy: autograd may need it for the gradient of a learning rate, and `p` is written to below.
     theta = p.to(dtype, copy=True)
@@ -48,7 +51,7 @@ def _update(columns: Columns, i: int, signals: Signals) -> Tensor | None:
 
     square = None
     if options.last_lr is not None:
-        w = displacement_scalars(options, t)
+        w = displacement_scalars(options, next_count(step, dtype))
         prev_u = w.prev_m * exp_avg - w.prev_grad * g_prev
         if exp_avg_diff is not None:
             prev_u = prev_u + w.prev_v * exp_avg_diff
