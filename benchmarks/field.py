@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from common import table
+from common import read, table
 from inference import PowerLaw
 from ladder import ladder
 from results_page import DATA, NAMES, Stored, Unit, adamw_of, against_adamw, rivals_by_workload, unit_of
@@ -19,10 +20,7 @@ def todays_optimizers(stored: Stored) -> str:
     """A table per workload of which a search is stored."""
     parts, gaps = [], against_adamw(stored)
     for label, own in rivals_by_workload(stored).items():
-        (name,) = (row.get("ladder", "") for row in DATA["field"] if row["label"] == label)
-        lengths = ladder(stored, name)
-        shown = _table(own, gaps[label], lengths.fits["adamw"] if lengths and lengths.has_floor else None)
-        parts += [f"### {label}", shown, _facts(own)]
+        parts += [f"### {label}", _table(own, gaps[label], Clock.of(stored, label, own)), _facts(own)]
     return "\n\n".join(parts)
 
 
@@ -32,17 +30,47 @@ def field_in_short(stored: Stored) -> str:
         return ""
     label, own = next(iter(every.items()))
     unit, gaps, adamw = unit_of(own[0].runs[0]), against_adamw(stored)[label], adamw_of(own)
-    head = [label, f"{DATA['leads'][unit.axis]} minus AdamW's", "state bytes per parameter", "time of a run"]
+    clock = Clock.of(stored, label, own)
+    head = [label, f"{DATA['leads'][unit.axis]} minus AdamW's", "state bytes per parameter"]
+    head += ["time for the same loss"] * clock.is_set
     lines = []
     for rival in own[: own.index(adamw) + 1]:
         gap = unit.gap(gaps[rival.optimizer]) if rival is not adamw else "0"
-        line = [NAMES[rival.optimizer], gap, _state_bytes(rival), f"×{seconds(rival) / seconds(adamw):.1f}"]
+        line = [NAMES[rival.optimizer], gap, _state_bytes(rival)]
+        line += [f"×{clock.same_loss(rival):.2f}"] if clock.is_set else []
         lines.append([_marked(rival, cell) for cell in line])
     return table(head, lines)
 
 
-def seconds(rival: Contestant) -> float:
-    return statistics.fmean((run.result or {})["seconds"] for run in rival.runs)
+@dataclass(frozen=True)
+class Clock:
+    """AdamW's steps for a loss, by its fit over a ladder of lengths, and milliseconds per step, where measured."""
+
+    adamw: Contestant
+    fit: PowerLaw | None
+    milliseconds: Mapping[str, float]
+
+    @classmethod
+    def of(cls, stored: Stored, label: str, own: Sequence[Contestant]) -> Clock:
+        (name,) = (row.get("ladder", "") for row in DATA["field"] if row["label"] == label)
+        lengths, times = ladder(stored, name), read("field-time.json")
+        timed = times["rows"] if own[0].runs[0].config.study == times["study"] else {}
+        milliseconds = {name: statistics.fmean(row["milliseconds"]) for name, row in timed.items()}
+        return cls(adamw_of(own), lengths.fits["adamw"] if lengths and lengths.has_floor else None, milliseconds)
+
+    @property
+    def is_set(self) -> bool:
+        return self.fit is not None and bool(self.milliseconds)
+
+    def per_step(self, rival: Contestant) -> float:
+        """A step's time; AdamW's is 1."""
+        return self.milliseconds[rival.optimizer] / self.milliseconds["adamw"]
+
+    def same_loss(self, rival: Contestant) -> float:
+        """The time for the result of a run; AdamW's for that result is 1."""
+        assert self.fit is not None
+        needed, spent = (self.fit.steps(x.result.mean) for x in (rival, self.adamw))
+        return self.per_step(rival) * spent / needed
 
 
 def searches(stored: Stored) -> str:
@@ -59,19 +87,22 @@ def searches(stored: Stored) -> str:
     return table(["search", "AdamW", *(f"{NAMES[name]} minus AdamW" for name in rivals), "seeds"], lines)
 
 
-def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], fit: PowerLaw | None) -> str:
-    unit = unit_of(own[0].runs[0])
-    head = ["", "optimizer", f"{unit.name} {'↑' if own[0].groups[0].higher else '↓'}", "minus AdamW"]
-    head += ["AdamW's steps for this result"] * bool(fit) + ["state bytes per parameter"]
+def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], clock: Clock) -> str:
+    unit, fit = unit_of(own[0].runs[0]), clock.fit
+    head = ["optimizer", f"{unit.name} {'↑' if own[0].groups[0].higher else '↓'}", "minus AdamW"]
+    head += ["AdamW's steps for this result"] * (fit is not None)
+    head += ["ms per step", "time, AdamW's = 1"] * clock.is_set + ["state bytes per parameter"]
     lines = []
-    for rank, rival in enumerate(own, 1):
-        line = [str(rank), NAMES[rival.optimizer]]
+    for rival in own:
+        line = [NAMES[rival.optimizer]]
         if rival.groups:
             line += [_result(rival, unit), _said(rival, gaps, unit)]
             line += [_steps(fit.steps(rival.result.mean), fit.errors)] if fit else []
+            if clock.is_set:
+                line += [f"{clock.milliseconds[rival.optimizer]:.2f}", f"{clock.same_loss(rival):.2f}"]
             line.append(_state_bytes(rival))
         else:
-            line += ["no seed finished", *[""] * (len(head) - 3)]
+            line += ["no seed finished", *[""] * (len(head) - 2)]
         lines.append([_marked(rival, cell) if cell else "" for cell in line])
     return table(head, lines)
 
@@ -105,10 +136,11 @@ def _steps(steps: float, lengths: Collection[int]) -> str:
 
 def _facts(own: Sequence[Contestant]) -> str:
     """The number of searches, trials and seeds, and the machine."""
-    runs, searches = [run for rival in own for run in rival.runs], max(len(rival.groups) for rival in own)
+    runs, searches = [run for rival in own for run in rival.runs], [len(rival.groups) for rival in own]
     seeds = "/".join(dict.fromkeys(str(group.n) for rival in own for group in rival.groups))
     trials = [trial for rival in own for trial in rival.trials]
-    text = f"{('One search', 'Two searches')[searches - 1]}, {seeds} seeds{' of each' * (searches > 1)}, "
+    twice = f"Two searches{f' of {searches.count(2)}' * (1 in searches)}, {seeds} seeds of each, "
+    text = twice if 2 in searches else f"One search, {seeds} seeds, "
     text += f"{len(trials)} trials"
     text += f", {lost} of them diverged; " if (lost := sum(trial.diverged for trial in trials)) else "; "
     edges = [NAMES[rival.optimizer] for rival in own if any(g.first.config.origin.at_edge for g in rival.groups)]

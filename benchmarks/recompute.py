@@ -256,17 +256,35 @@ def field_rows() -> Iterator[list[str]]:
                 result + lost,
                 differences.get((label, name), ""),
                 *steps(label, mean),
+                *times(label, name, mean),
             ]
 
 
 def steps(label: str, loss: float) -> list[str]:
     """The steps that AdamW needs for a loss, where a ladder of at least four lengths is stored."""
-    (name,) = (row.get("ladder", "") for row in PAGE["field"] if row["label"] == label)
-    if len(lengths := (own := ladder(name)).get("adamw", {})) < 4:
+    if len(lengths := (own := _ladder_of(label)).get("adamw", {})) < 4:
         return []
     needed = _needed(_fit(own, "adamw"), loss)
     side = "below" if needed < min(lengths) else "above" if needed > max(lengths) else ""
     return [f"{side} {(min if side == 'below' else max)(lengths):,.0f}" if side else f"{float(f'{needed:.3g}'):,.0f}"]
+
+
+def times(label: str, name: str, loss: float) -> list[str]:
+    """The milliseconds of a step, and how long a run took, where AdamW's to this loss takes 1."""
+    record = json.loads((ROOT / "results" / "field-time.json").read_text(encoding="utf-8"))
+    own = {rival.first.optimizer: rival for rival in field()[label]}
+    (studies,) = (row["studies"].split() for row in PAGE["field"] if row["label"] == label)
+    if record["study"] not in studies or not steps(label, loss):
+        return []
+    ours, theirs = (sum(record["rows"][who]["milliseconds"]) / 2 for who in (name, "adamw"))
+    fit = _fit(_ladder_of(label), "adamw")
+    spent, needed = theirs * _needed(fit, loss), ours * _needed(fit, _estimated(own["adamw"])[0])
+    return [f"{ours:.2f}", f"{needed / spent:.2f}"]
+
+
+def _ladder_of(label: str) -> dict[str, dict[int, list[float]]]:
+    (name,) = (row.get("ladder", "") for row in PAGE["field"] if row["label"] == label)
+    return ladder(name)
 
 
 # The ladder
@@ -374,8 +392,8 @@ def differences() -> list[str]:
     text = "".join((ROOT / "docs" / f"results{page}.md").read_text(encoding="utf-8") for page in ("", "-details"))
     shown = [line for kind in ("rows", "recipes", "halves") for line in _tables(text, f"compared:{kind}")]
     shown = [[line[0].split(": ")[0], *line[1:-3], line[-3].split(" (of ")[0], line[-2]] for line in shown]
-    of_field = [line for line in _tables(text, "field") if line[2] != "no seed finished"]
-    shown += [line[1:-1] for line in of_field]
+    of_field = [line for line in _tables(text, "field") if line[1] != "no seed finished"]
+    shown += [line[:-1] for line in of_field]
     rungs = [[re.split(r" ± |†| \[", cell)[0] for cell in line] for line in _tables(text, "ladder")]
     pages = [*shown, *rungs, *_tables(text, "families")]
     records = [*rows(), *field_rows(), *ladder_rows(), *families()]

@@ -11,6 +11,7 @@ READING = ("config", "records", "reports")
 MORE = {"planner.py": ("studies.memory",), "codes.py": ("cli",)}  # shapes of models; the command line
 MORE["memory.py"] = ("training.optimizers",)  # the bytes of a state
 MORE["paper_plan.py"] = ("studies.plan", "tables", "task", "workloads.registry")  # what would be run, and its data
+MORE["field_time.py"] = ("training",)  # the harness's own loop, whose steps it times
 MORE["short.py"] = ("studies.suggest",)  # the numbers of its rule
 #: Scripts that go backward through a model of random tokens or numbers for a few steps, whose cost they measure.
 RANDOM_DATA = ("memory.py", "others.py")
