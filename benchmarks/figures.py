@@ -54,7 +54,8 @@ class Panel:
                 axes.set_xticks(places, [f"{x:g}" for x in places])
                 axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
+        beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if len(self.lines) > FEW else {}
+        axes.legend(frameon=False, fontsize=8, **beside)
 
 
 @dataclass
@@ -103,7 +104,7 @@ DARK = "@media (prefers-color-scheme: dark) {svg {filter: invert(0.92) hue-rotat
 FOREST = """\
 Adan against the best baseline, with 95% intervals; right of 0, Adan is better
 green: better, orange: worse, grey: not significant; at an arrow, the interval goes on"""
-FEW = 6  # points on a logarithmic axis that have a tick each
+FEW = 6  # points on a logarithmic axis that have a tick each, lines whose legend has room among them
 
 
 def digest(panels: Picture) -> str:

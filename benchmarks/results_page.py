@@ -306,7 +306,8 @@ def curves(title: str, names: str, stored: Stored, half: str = "") -> Panel:
         x = [step * of.length / group.first.config.steps for step in steps]
         return band(group, x, values, label, dashed=dashed or bool(line_style(group.optimizer)["dash"]))
 
-    whole = panel(title, study.unit.removesuffix("s"), unit, [line(group, study) for group in groups], unit.share)
+    lines = [line(group, study) for group in sorted(groups, key=lambda group: -group.result.mean)]  # as they end
+    whole = panel(title, study.unit.removesuffix("s"), unit, lines, unit.share)
     if half:  # the axes stay those of the whole length
         shorter = stored[half.split()[0]]
         label = f"Adan, {shorter.length:,} {shorter.unit}"
