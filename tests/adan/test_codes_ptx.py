@@ -24,6 +24,7 @@ ROTATIONS = dict(zip(range(4), ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_g
 def run(asm, outputs, inputs):
     """Execute PTX on arrays of 32-bit registers; `inputs` follow the outputs in the numbering of operands."""
     registers = {f"${outputs + i}": x.view(np.uint32) for i, x in enumerate(inputs)}
+    floats = {f"${outputs + i}" for i, x in enumerate(inputs) if x.dtype == np.float32}
 
     def value(operand):
         if operand.startswith("0f"):
@@ -32,6 +33,7 @@ def run(asm, outputs, inputs):
 
     for line in asm.strip("{}").split("\n"):
         if line.startswith(".reg"):
+            floats |= {*re.findall(r"\w+", line)[2:]} if line.startswith(".reg .f32") else set()
             continue
         name, rest = line.rstrip(";").split(" ", 1)
         if name == "mov.b32" and rest.startswith("{"):
@@ -39,6 +41,8 @@ def run(asm, outputs, inputs):
             registers[low], registers[high] = value(source) & 0xFFFF, value(source) >> 16
             continue
         to, *operands = rest.split(", ")
+        # Up to Triton 3.3, floats are in registers of that type, which ptxas lets no instruction on integers read.
+        assert not name.endswith(".u32") or floats.isdisjoint(operands), line
         x = [value(operand) for operand in operands]
         registers[to] = np.asarray(INSTRUCTIONS[name](*x)).astype(np.uint32)
     return [registers[f"${i}"] for i in range(outputs)]

@@ -1,5 +1,7 @@
 """The Triton kernels as a GPU would get them, compiled without one: they compile, and move 16 bytes at a time."""
 
+import ast
+import inspect
 import json
 import os
 import subprocess
@@ -8,6 +10,8 @@ import sys
 import pytest
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
+
+from adan.engines import codes, kernels
 
 COMPILE = """
 import json, sys
@@ -20,12 +24,16 @@ def ptx(kernel, capability, warps, pointers, integers, constants):
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else pointers.get(name, "i32") for name in names}
     assert set(names) == {*pointers, *integers, *constants}, names
-    source = ASTSource(
-        fn=kernel,
-        signature=signature,
-        constexprs={(names.index(name),): value for name, value in constants.items()},
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in pointers},
-    )
+    if triton.__version__ < "3.3":
+        runtime = {name: kind for name, kind in signature.items() if kind != "constexpr"}
+        source = ASTSource(fn=kernel, signature=runtime, constants=constants)
+    else:
+        source = ASTSource(
+            fn=kernel,
+            signature=signature,
+            constexprs={(names.index(name),): value for name, value in constants.items()},
+            attrs={(names.index(name),): [["tt.divisibility", 16]] for name in pointers},
+        )
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps}).asm["ptx"]
 
 PLAIN = {"PACKED": False, "COUPLED": False, "WEIGHTS": 0, "RESTART": 0, "ALIGNED": True}
@@ -99,6 +107,13 @@ def keeps_codes_in_registers(ptx):
         stores = [line.split()[0] for line in ptx[name].splitlines() if "st.shared" in line]
         # 8 floats of a thread are two accesses, the exponents of a block one; for whole blocks, and for the last one.
         assert len(stores) <= 2 * 3, (name, stores)
+
+
+def test_no_chain_of_three():
+    """Triton before 3.4, which torch 2.6 and 2.7 install, compiles no `a or b or c`: there, no kernel worked."""
+    for module in (kernels, codes):
+        operators = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.BoolOp)]
+        assert [node.lineno for node in operators if len(node.values) > 2] == []
 
 
 def test_compiled_kernels():

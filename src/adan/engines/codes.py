@@ -68,7 +68,7 @@ def _rounded(code: Code, rotation: int, to: str, x: str, scale: str, word: str) 
         f"mov.b32 {to}, a;",
         f"mad.lo.u32 {to}, {to}, {1 << 24 - code.shift}, r;",
         # A root that became 0 would be divided by.
-        *([] if code.signed else [f"min.u32 r, {x}, {1 << 24};", f"max.u32 {to}, {to}, r;"]),
+        *([] if code.signed else [f"mov.b32 r, {x};", f"min.u32 r, r, {1 << 24};", f"max.u32 {to}, {to}, r;"]),
     ]
 
 

@@ -298,7 +298,8 @@ def update(
                     square += tl.where(inside, denom * y * y, 0.0) if MASKED else denom * y * y
 
                 words = key
-                if S == tl.uint8 or S == tl.bfloat16 or WEIGHTS == STOCHASTIC:
+                # In two pairs: Triton compiles no chain of three before 3.4.
+                if S == tl.uint8 or (S == tl.bfloat16 or WEIGHTS == STOCHASTIC):
                     words = random_words(key + i // 4, moved, block)
                 if WEIGHTS == STOCHASTIC:
                     tl.store(p + i + at, to_bf16(theta, words * OF_WEIGHT), mask=inside)
