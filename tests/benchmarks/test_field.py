@@ -265,9 +265,7 @@ def test_a_ladder_says_how_many_steps_are_saved(with_field, tmp_path, monkeypatc
     known, text, _, _, *rows = shown()
     assert [[cell.partition(" ")[0] for cell in row[4:]] for row in rows] == [["×0.89†", "×0.53†"], ["×0.91", "×0.61"]]
     assert "Fits" not in text
-    assert re.search(
-        r"2,000 steps, the same loss takes Adan ×0\.91 \[0\.91, 0\.91\], Muon ×0\.61 \[", ladder.in_short(known)
-    )
+    assert re.search(r"2,000 steps: Adan ×0\.91 \[0\.91, 0\.91\], Muon ×0\.61 \[", ladder.in_short(known))
     write_page(known, tmp_path, monkeypatch)
     assert recompute.differences() == []
     with_field.ladder(LENGTHS[2:4])

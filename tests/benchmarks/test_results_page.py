@@ -459,7 +459,7 @@ def test_what_the_readme_says_of_formats(details, studies):
     (fp32, four) = studies["four-bit-lstm-8"].compared()
     rise = four.minus(fp32, 2)
     assert (round(fp32.final().mean), f"{rise.difference.mean:.1f}", rise.word) == (105, "0.7", "worse")
-    assert "Of six comparisons with fp32 states" in readme
+    assert "one of six comparisons](docs/results-details.md#states-of-8-and-4-bits) with fp32 states" in readme
     assert "4 bits raised an LSTM's perplexity of 105 by 0.7" in readme
     words = [
         group.minus(full, 2).word
