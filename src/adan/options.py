@@ -114,7 +114,7 @@ def check(options: Mapping[str, Any], where: str) -> None:
         raise ValueError(f"{where}: differentiable=True needs the plain engine; do not set foreach or fused")
     if rounds_at_random(options) or options["kahan_sum"]:
         rounding = "state_format, stochastic_rounding or kahan_sum"
-        raise ValueError(f"{where}: differentiable=True needs numbers that are not rounded; do not set {rounding}")
+        raise ValueError(f"{where}: differentiable=True does not support rounding; do not set {rounding}")
     if options.get("restart") is not None:
         rule = f"restart={options['restart']!r}"
         raise ValueError(f"{where}: differentiable=True cannot differentiate {rule}; call restart() where you want one")
@@ -132,8 +132,8 @@ def warn_of_cycles(groups: Sequence[Mapping[str, Any]]) -> None:
     for group in groups:
         if (group.get("base_momentum"), group.get("max_momentum")) in ((0.85, 0.95), (0.8, 0.9)):
             cycled = f"betas[0] between {group['base_momentum']} and {group['max_momentum']}"
-            remedy = "pass it cycle_momentum=False, or momenta of your own"
-            warnings.warn(f"Adan: the schedule cycles {cycled}, in place of the value given; {remedy}", stacklevel=6)
+            remedy = "pass cycle_momentum=False to it, or momenta of your own"
+            warnings.warn(f"Adan: the schedule cycles {cycled}, overriding the value given; {remedy}", stacklevel=6)
             return
 
 
@@ -193,13 +193,13 @@ def check_group(new: Any, defaults: Mapping[str, Any], where: str, others: Seque
             if name == "norm_group":
                 value, through = group_name(value), ", through ZeroRedundancyOptimizer as 'world' or as a group_name"
             if value != defaults[name] and value is not defaults[name]:
-                raise ValueError(f"{where}: {name}={value!r} holds for the whole step; pass it to Adan(...){through}")
+                raise ValueError(f"{where}: {name}={value!r} applies to all groups; pass it to Adan(...){through}")
     if group["differentiable"] and any(map(is_dtensor, params)):
-        raise ValueError(f"{where}: differentiable=True is for plain tensors, and a parameter is a DTensor")
+        raise ValueError(f"{where}: differentiable=True does not support DTensor parameters; use plain tensors")
 
 
 def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -> None:
-    """Refuse what is no tensor, is listed twice or cannot be rounded, by name where the caller gave names."""
+    """Reject what is not a tensor, is listed twice or cannot be rounded, by name where the caller gave names."""
     seen: set[Tensor] = set()
     for i, entry in enumerate(params):
         if isinstance(entry, tuple) and len(entry) != 2:

@@ -79,7 +79,7 @@ class Restart:
 
     @classmethod
     def probe(cls) -> Restart:
-        """Measure, and never restart: to see in ``opt.restart_progress`` how the condition grows."""
+        """Measure without restarting: ``opt.restart_progress`` shows how the condition grows."""
         return cls(radius=math.inf)
 
     def is_due(self, total: Tensor, steps: Tensor, restarts: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def check_fsdp1(groups: list[dict[str, Any]], restarts: bool) -> None:
     """Refuse what needs all gradients of parameters that FSDP1 has sharded."""
     names = [name for name in ("max_grad_norm", "skip_nonfinite") if any(group[name] for group in groups)]
     if names or restarts:
-        part = f"{[*names, 'restart'][0]} needs all gradients, and FullyShardedDataParallel (FSDP1) leaves a part"
+        part = f"{[*names, 'restart'][0]} needs all gradients, and with FSDP1 each process has only a part of them"
         remedy = "pass norm_group='world', or the process group of the shards, to Adan(...), or use FSDP2's fully_shard"
         raise RuntimeError(f"{part}: {remedy}")
 

@@ -121,7 +121,7 @@ def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, count
     shapes = (param.shape, (blocks(param), BLOCK // 2)) if "exponents" in state else (param.shape,)
     for name in STATES:
         if name in state and (shape := tuple(state[name].shape)) not in shapes:
-            remedy = "change its shape by adan.resize_state, or delete optimizer.state[parameter]"
+            remedy = "change its shape with adan.resize_state, or delete optimizer.state[parameter]"
             raise RuntimeError(f"its {name} has shape {shape}: {remedy}")
     form = Form.of(group, param)
     if not fits(state, param, form):

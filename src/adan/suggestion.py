@@ -74,7 +74,7 @@ def suggest_from_adamw(
 
     Args:
         lr: AdamW's peak learning rate, tuned.
-        weight_decay: AdamW's λ; unless given, ``torch.optim.AdamW``'s default.
+        weight_decay: AdamW's λ; the default is that of ``torch.optim.AdamW``.
         total_steps: optimizer steps in the whole run. None assumes 2,000, or ten times `warmup_steps` if that is more.
         warmup_steps: AdamW's.
         eps: AdamW's ε, kept.
@@ -94,7 +94,7 @@ def suggest_from_adamw(
     why = []
     if total_steps is None:
         steps = max(_ASSUMED_STEPS, 10 * warmup_steps)
-        why.append(f"total_steps = {steps:,} (assumption): none was given; b1 and the warm-up depend on it.")
+        why.append(f"total_steps = {steps:,} (assumption): not given; b1 and the warm-up depend on it.")
     else:
         steps = require_count("total_steps", total_steps, least=1, remedy="give optimizer steps, not epochs")
         if warmup_steps >= steps:
@@ -128,5 +128,5 @@ def first_beta(total_steps: int) -> float:
 
 
 def _round(x: float) -> float:
-    """To three digits: more would pretend to a precision that no rule here has."""
+    """Round to three digits: more would suggest a precision that no rule here has."""
     return float(f"{x:.3g}")
