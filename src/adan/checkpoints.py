@@ -1,4 +1,4 @@
-"""States as they are saved and loaded: names and layouts of checkpoints, ours and the authors'; whether one fits."""
+"""Saving and loading of states: names and layouts in checkpoints, ours and the authors', and checks that one fits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
 def prepare(
     state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str
 ) -> None:
-    """Make a parameter's state, or bring it to the form that is needed now."""
+    """Create a parameter's state, or convert it to the form that is needed now."""
     if "layout" in state:  # ZeroRedundancyOptimizer puts it there as checkpoints have it
         states.replace(state, _unpacked(state))
     states.check_coupled(state, group)
@@ -138,7 +138,7 @@ def load(
 
 
 def _checked_groups(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups of a state dict, if it is one and they are of the same parameters in the same order."""
+    """The groups of a state dict, after checking that they have the same parameters in the same order."""
     if "param_groups" not in state_dict or "state" not in state_dict:
         raise ValueError(f"this is not an optimizer's state dict: it has the keys {list(state_dict)}")
     if not isinstance(state_dict["state"], Mapping):
@@ -164,7 +164,7 @@ def _checked_groups(state_dict: Mapping[str, Any], groups: list[dict[str, Any]])
 
 
 def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], where: str) -> dict[str, Any]:
-    """A saved group as it is loaded, with what is not taken from it as it is here. `found`: its parameters' states."""
+    """A saved group as it is loaded, with unsaved options from `group`. `found`: the states of its parameters."""
     if "betas" not in saved:
         raise ValueError(f"{where} has no betas ({', '.join(saved)}): it is not a group of Adan")
     if isinstance(saved["betas"], (tuple, list)) and len(saved["betas"]) == 2:
@@ -189,7 +189,7 @@ def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], wher
 def _checked(
     state: Mapping[str, Any], saved: Mapping[str, Any], group: Mapping[str, Any], param: Tensor, name: str
 ) -> dict[str, Tensor]:
-    """The state of one parameter under our names, all of which fit the parameter."""
+    """The state of one parameter under our names, after checking that it fits the parameter."""
     try:
         values = _unpacked(state)
     except ValueError as error:

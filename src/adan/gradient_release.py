@@ -1,4 +1,4 @@
-"""Steps inside backward: each parameter is updated as soon as its gradient is there, and the gradient is freed."""
+"""Steps inside backward: each parameter is updated as soon as its gradient is computed, and the gradient is freed."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ class GradientRelease:
         self.released.clear()
 
     def forget(self) -> None:
-        """Forget plans and places: states or groups are others now."""
+        """Forget plans and places, after states or groups have changed."""
         self.released.clear()
         self._plans.clear()
         self._places.clear()
 
     def remove(self) -> None:
-        """Leave gradients to `step()` again."""
+        """End the release: `step()` uses the gradients again."""
         for handle in self._handles:
             handle.remove()
         self._opt._releases = [release for release in self._opt._releases if release is not self]
@@ -98,7 +98,7 @@ class GradientRelease:
 
 
 class _Check:
-    """The check that a model makes before it is run. Copies of the model, in memory or in a file, check nothing."""
+    """Forward pre-hook that checks the options. In copies of the model it does nothing."""
 
     def __init__(self, opt: Adan | None = None) -> None:
         self._opt = opt

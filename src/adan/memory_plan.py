@@ -65,7 +65,7 @@ class MemoryPlan:
 
 
 class _Piece(NamedTuple):
-    """Share of one rank in a parameter."""
+    """One rank's share of a parameter."""
 
     whole: torch.Size
     shard: torch.Size

@@ -1,4 +1,4 @@
-"""`Adan`: its options, its state and the order of a step. The arithmetic is in `adan.engines`."""
+"""`Adan`: its options, its state and the course of a step. The arithmetic is in `adan.engines`."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class Adan(Optimizer):
                 p.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear gradients as in ``torch.optim``; after a failed backward pass, gradients can be released again."""
+        """Clear gradients as in ``torch.optim``, and reset gradient release after a failed backward pass."""
         super().zero_grad(set_to_none)
         for release in self._releases:
             release.released.clear()
@@ -247,7 +247,7 @@ class Adan(Optimizer):
         return self._cycle is None and not sharded and not eager and not checked
 
     def _traced_step(self) -> None:
-        """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
+        """A step as `torch.compile` traces it: nothing is cached, its guards decide when to trace again."""
         columns, members, first = Columns.empty(), [], 0
         for i, group in enumerate(self.param_groups):
             # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
@@ -287,7 +287,7 @@ class Adan(Optimizer):
     def _update_and_restart(
         self, cycle: Cycle, plan: Plan, params: list[Tensor], grads: list[Any], signals: Signals, sharded: bool
     ) -> None:
-        """A step after which the optimizer may restart."""
+        """Run a step, then restart if the rule says so."""
         cycle.fit(self.param_groups)
         mesh, weights = sharding.weights(params) if sharded else (None, {})
         # A set of options for each group and share of the displacement that this process must count.
@@ -372,7 +372,7 @@ class Adan(Optimizer):
         return describe(*place)
 
     def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
-        """Counts are beside the parameter where only the device knows them: captured, skipped or reset by a restart."""
+        """Device of the step count: the parameter's where only the device knows it (capture, skipping, restarts)."""
         on_device = self._cycle is not None or group["capturable"] or group["skip_nonfinite"]
         return param.device if on_device or choose(group, param).counts_on_device else "cpu"
 
@@ -455,7 +455,7 @@ def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
 
 
 def _of_python(value: Any) -> Any:
-    """Numbers of NumPy, alone or in a list, as Python's: with `weights_only`, `torch.load` reads no others."""
+    """NumPy numbers, alone or in a list, as Python's: with `weights_only`, `torch.load` reads no others."""
     if type(value) in (tuple, list):
         return type(value)(map(_of_python, value))
     plain = type(value) in (bool, int, float) or not isinstance(value, Real)

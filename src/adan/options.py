@@ -1,4 +1,4 @@
-"""The options of `Adan`, in one table: what they may be, and whom they concern. Defaults are those of its signature."""
+"""The options of `Adan` in one table: valid values and effects. Defaults are in its signature."""
 
 from __future__ import annotations
 
@@ -121,14 +121,14 @@ def check(options: Mapping[str, Any], where: str) -> None:
 
 
 def warn_of_betas(betas: Sequence[float], where: str) -> None:
-    """Warn of the paper's β, which are 1 − b."""
+    """Warn if betas look like the paper's β, which are 1 − b."""
     if all(0 < b <= 0.2 for b in betas):
         right = tuple(round(1 - b, 6) for b in betas)
         warnings.warn(f"{where}: betas={tuple(betas)} look like the paper's β: pass betas={right}", stacklevel=3)
 
 
 def warn_of_cycles(groups: Sequence[Mapping[str, Any]]) -> None:
-    """Warn of `OneCycleLR` and `CyclicLR`, whose default momenta, meant for Adam's, replace b1."""
+    """Warn if `OneCycleLR` or `CyclicLR` overrides b1 with its default momenta, which are meant for Adam."""
     for group in groups:
         if (group.get("base_momentum"), group.get("max_momentum")) in ((0.85, 0.95), (0.8, 0.9)):
             cycled = f"betas[0] between {group['base_momentum']} and {group['max_momentum']}"

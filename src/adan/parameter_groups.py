@@ -165,14 +165,14 @@ def _strings(name: str, values: Any) -> tuple[str, ...]:
 
 
 def _fitting(model: nn.Module, rule: str | type[nn.Module]) -> set[Parameter]:
-    """The parameters whose name fits a pattern, or inside modules of a class."""
+    """The parameters whose names match a pattern, or that are inside modules of a class."""
     if isinstance(rule, str):
         return {p for name, p in model.named_parameters(remove_duplicate=False) if fnmatchcase(name, rule)}
     return {p for module in model.modules() if isinstance(module, rule) for p in module.parameters()}
 
 
 def _layers_below_the_last(model: nn.Module) -> dict[Parameter, int]:
-    """How many layers each parameter is below what comes after the layers."""
+    """Each parameter's depth: how many layers it is below what follows the layers."""
     stacks = [module for module in model.modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
     layers = list(max(stacks, key=len, default=()))
     if len(layers) < 2:
@@ -186,7 +186,7 @@ def _layers_below_the_last(model: nn.Module) -> dict[Parameter, int]:
 
 
 def _is_exempt(name: str, patterns: tuple[str, ...], listed: list[str]) -> bool:
-    """Whether a parameter does not decay by its name: of a bias, by a pattern, or as its module lists it."""
+    """Whether a parameter's name exempts it from decay: as a bias, by a pattern, or by its module's list."""
     parts = name.split(".")
     matches = (fnmatchcase(part, x) for x in patterns for part in ((name,) if "." in x else parts))
     return bool(_BIAS_NAME.search(parts[-1])) or any(matches) or any(f"{name}.".startswith(f"{x}.") for x in listed)

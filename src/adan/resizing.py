@@ -1,4 +1,4 @@
-"""`resize_state`: a parameter that gains or loses rows while it is trained, as Gaussians are split and pruned."""
+"""`resize_state`: parameters that gain or lose rows during training, as in Gaussian splatting."""
 
 from __future__ import annotations
 

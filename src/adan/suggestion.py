@@ -123,7 +123,7 @@ def suggest_from_adamw(
 
 
 def first_beta(total_steps: int) -> float:
-    """b1 for a run of so many steps, 1 − 400 / T within [0.9, 0.98]: 0.9 up to 4,000 of them, 0.98 from 20,000 on."""
+    """b1 for a run of T steps, 1 − 400 / T within [0.9, 0.98]: 0.9 up to 4,000 steps, 0.98 from 20,000 on."""
     return round(min(0.98, max(0.9, 1 - AVERAGES / total_steps)), 3)
 
 
