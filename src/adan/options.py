@@ -214,7 +214,7 @@ def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -
         if not is_lazy(p) and (p.is_conj() or p.is_neg()):
             raise ValueError(f"{name} is a lazily conjugated or negated view; pass p.resolve_conj().resolve_neg()")
         if stochastic_rounding and p.dtype == torch.float16:
-            raise ValueError(f"{name} is torch.float16, and stochastic_rounding is for bfloat16; take kahan_sum=True")
+            raise ValueError(f"{name} is torch.float16, and stochastic_rounding is for bfloat16; use kahan_sum=True")
         if p in seen:
             raise ValueError(f"{name} is listed twice; pass each parameter once")
         seen.add(p)

@@ -73,7 +73,7 @@ class Restart:
             if value is None:
                 continue
             if getattr(self, needed) is None:
-                raise ValueError(f"Restart: {name}={value!r} has a meaning only together with {needed}")
+                raise ValueError(f"Restart: {name}={value!r} needs {needed}, which is not given")
             steps = require_count(f"Restart: {name}", value, least=1, remedy="give a number of steps")
             object.__setattr__(self, name, steps)
 

@@ -100,7 +100,7 @@ def check_grad(param: Tensor) -> None:
     """Reject a gradient that no engine supports."""
     grad = param.grad
     if grad is not None and grad.layout is not torch.strided:
-        raise RuntimeError(f"its gradient is {grad.layout}, not dense: construct an embedding with sparse=False")
+        raise RuntimeError(f"its gradient is {grad.layout}, not dense: construct the embedding with sparse=False")
     if grad is not None and grad.shape != param.shape:
         raise RuntimeError(f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing its shape")
 

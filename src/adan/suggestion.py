@@ -67,7 +67,7 @@ def suggest_from_adamw(
     With T steps in all, and AdamW's lr₀, λ₀ and w₀ steps of warm-up::
 
         lr = 2.5·lr₀    λ = λ₀ / 2.5    b1 = 1 − 400 / T, within [0.9, 0.98]    b2 = 0.92    b3 = 0.99
-        warm-up = 2·w₀, up to T/2, or T/20 if that is longer
+        warm-up = 2·w₀, up to T/2, but at least w₀ and T/20
 
     It is a starting point: in four of five searches the best lr was within a factor of two. If you can afford three
     runs, try the suggested lr, half of it and twice it. The tuning guide shows the records.
@@ -116,7 +116,7 @@ def suggest_from_adamw(
         "b2 = 0.92 (paper): Adan is not sensitive to it.",
         "b3 = 0.99 (paper): its default.",
         f"weight_decay = {decay:g}, AdamW's ÷ {LR_RATIO:g} (paper): DeiT's is 2.5 × its ViT's; lr·λ remains AdamW's.",
-        f"warmup_steps = {warmup:,} (authors): twice AdamW's, at most half of the run, at least {WARMUP:.0%} of it.",
+        f"warmup_steps = {warmup:,} (authors): twice AdamW's, up to half of the run, but at least {WARMUP:.0%} of it.",
         f"eps = {eps:g} (kept): the paper takes over the compared optimizer's ε.",
     ]
     return Suggestion(new_lr, (b1, 0.92, 0.99), eps, decay, warmup, tuple(why))
