@@ -96,13 +96,13 @@ def ladders(stored: Stored) -> str:
 
 
 def in_short(stored: Stored) -> str:
-    """README's sentence: the steps that each needs, who was run at all lengths, at the longest of them."""
+    """README's sentence: the steps to AdamW's loss at the longest length, for each optimizer run at all lengths."""
     found = ladder(stored, next(iter(DATA["ladders"])))
     if found is None:
         return ""
     longest = found.lengths[-1]
     said = (f"{NAMES[name]} {_ratio(found, name, longest)}" for name in found.rivals)
-    return f"Of AdamW's {longest:,} steps, the same loss takes {', '.join(said)}."
+    return f"Steps to AdamW's loss at {longest:,} steps: {', '.join(said)}."
 
 
 def pictures(stored: Stored) -> dict[str, Picture]:

@@ -1,4 +1,4 @@
-"""States as they are saved and loaded: names and layouts of checkpoints, ours and the authors'; whether one fits."""
+"""Saving and loading of states: names and layouts in checkpoints, ours and the authors', and checks that one fits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def portable(state: dict[str, Any], param: Tensor) -> dict[str, Any]:
 def prepare(
     state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str
 ) -> None:
-    """Make a parameter's state, or bring it to the form that is needed now."""
+    """Create a parameter's state, or convert it to the form that is needed now."""
     if "layout" in state:  # ZeroRedundancyOptimizer puts it there as checkpoints have it
         states.replace(state, _unpacked(state))
     states.check_coupled(state, group)
@@ -46,7 +46,7 @@ def prepare(
     elif torch.compiler.is_compiling():
         if not states.fits(state, param, states.Form.of(group, param)):
             remedy = "after a change of state_format or kahan_sum, call optimizer.step() once outside torch.compile"
-            raise RuntimeError(f"its state has another form than the options ask for: {remedy}")
+            raise RuntimeError(f"its state does not have the form that the options ask for: {remedy}")
     else:
         step = state["step"]
         states.fit(state, group, param, param.device if step.device == param.device else counter_device)
@@ -138,7 +138,7 @@ def load(
 
 
 def _checked_groups(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups of a state dict, if it is one and they are of the same parameters in the same order."""
+    """The groups of a state dict, after checking that they have the same parameters in the same order."""
     if "param_groups" not in state_dict or "state" not in state_dict:
         raise ValueError(f"this is not an optimizer's state dict: it has the keys {list(state_dict)}")
     if not isinstance(state_dict["state"], Mapping):
@@ -164,11 +164,11 @@ def _checked_groups(state_dict: Mapping[str, Any], groups: list[dict[str, Any]])
 
 
 def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], where: str) -> dict[str, Any]:
-    """A saved group as it is loaded, with what is not taken from it as it is here. `found`: its parameters' states."""
+    """A saved group as it is loaded, with unsaved options from `group`. `found`: the states of its parameters."""
     if "betas" not in saved:
-        raise ValueError(f"{where} has no betas ({', '.join(saved)}): it is not one of Adan")
+        raise ValueError(f"{where} has no betas ({', '.join(saved)}): it is not a group of Adan")
     if isinstance(saved["betas"], (tuple, list)) and len(saved["betas"]) == 2:
-        raise ValueError(f"{where} has two betas, as AdamW's: load the weights alone, and start with a warm-up")
+        raise ValueError(f"{where} has two betas, like AdamW: load only the weights, and start with a warm-up")
     merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
     unsaved = {"restart_state", "manual_restarts", "param_names"}  # which are no options
     unsaved.update(name for name, option in OPTIONS.items() if not option.saved)
@@ -189,7 +189,7 @@ def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], wher
 def _checked(
     state: Mapping[str, Any], saved: Mapping[str, Any], group: Mapping[str, Any], param: Tensor, name: str
 ) -> dict[str, Tensor]:
-    """The state of one parameter under our names, all of which fit the parameter."""
+    """The state of one parameter under our names, after checking that it fits the parameter."""
     try:
         values = _unpacked(state)
     except ValueError as error:
@@ -202,7 +202,7 @@ def _checked(
     missing = [key for key in ("step", *STATES, "exponents") if values.get(key) is None and not optional.get(key)]
     if missing:
         lacks = f"{', '.join(missing)} (it has {', '.join(map(str, state)) or 'nothing'})"
-        raise ValueError(f"the state of {name} lacks {lacks}: this is not Adan's checkpoint")
+        raise ValueError(f"the state of {name} lacks {lacks}: this is not a checkpoint of Adan")
     values = {key: values[key] for key in NAMES if values.get(key) is not None}
     shapes = {**dict.fromkeys((*STATES, "compensation"), param.shape), "exponents": (states.blocks(param), len(STATES))}
     for key in values:
@@ -227,7 +227,7 @@ def _checked(
         if quantized and key != "compensation" and value.dtype != torch.uint8:
             got = f"{CODES.get(key, key)} of {name} must be torch.uint8, got {value.dtype} in this state dict"
             remedy = "when you cast a checkpoint, leave tensors of integers as they are"
-            raise ValueError(f"{got}: codes are no numbers; {remedy}")
+            raise ValueError(f"{got}: these are codes, not numbers; {remedy}")
         if not (quantized or value.is_floating_point() or (value.is_complex() and param.is_complex())):
             raise ValueError(f"{where} must hold floating-point numbers, got {value.dtype} in this state dict")
         if key in STATES and sharding.is_dtensor(param) and not sharding.is_dtensor(value):

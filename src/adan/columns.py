@@ -61,7 +61,7 @@ class Columns(NamedTuple):
         return [p if grad is None else grad for p, grad in zip(self.param, self.grad, strict=True)]
 
     def forget(self) -> None:
-        """Clear the states of rows whose count is 0: of an automatic restart, that is all that was reset."""
+        """Clear the states of rows whose count is 0: an automatic restart resets only the count."""
         for i, step in enumerate(self.step):
             if host_readable(step) and step.item():
                 continue
@@ -75,7 +75,7 @@ LEAST_ADDRESS = 4096
 
 
 def addresses(name: str, tensors: list[Any]) -> list[int]:
-    """Addresses of tensors of a column: 0 for None, and for one without elements a place where nothing is read."""
+    """Addresses of a column's tensors: 0 for None, and a dummy for a tensor without elements."""
     try:
         found = list(map(Tensor.data_ptr, tensors))
     except TypeError:  # one is missing
@@ -97,7 +97,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def widest_dtype(device: torch.device | str) -> torch.dtype:
-    """fp64, in which counts go beyond 2²⁴, sums lose no summand and squares do not overflow; Apple's GPUs have none."""
+    """fp64 for counts, sums and squares, except on Apple's GPUs, which have none."""
     return torch.float32 if torch.device(device).type == "mps" else torch.float64
 
 
@@ -115,7 +115,7 @@ def is_dense(x: Tensor) -> bool:
 
 
 def is_laid_out_as(param: Tensor, x: Tensor) -> bool:
-    """Whether `x`, of the shape of `param`, has its elements in the same order in memory, as they are."""
+    """Whether `x`, which has the shape of `param`, has its elements in the same order in memory."""
     same = (x.is_contiguous() and param.is_contiguous()) or x.stride() == param.stride()
     return same and not x.is_neg() and not x.is_conj()
 

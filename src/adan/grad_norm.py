@@ -1,4 +1,4 @@
-"""The norm of all gradients together, and whether to skip a step: known before any gradient is used."""
+"""The global norm of the gradients and the decision to skip a step, both before any gradient is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def measure(grads: list[Tensor], clips: bool, signals: Signals) -> Signals:
 def measure_together(
     params: list[Tensor], grads: dict[Tensor, Any], clips: bool, signals: Signals, norm_group: str | None, first: bool
 ) -> Signals:
-    """`measure` where parameters are sharded over processes, all of which must come here, with gradients or without.
+    """`measure` for sharded parameters: a collective that all processes must call, with gradients or without.
 
     `params`: all there are. `grads`: local ones. `first`: the step is also skipped if all gradients are zero.
     """

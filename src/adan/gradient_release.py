@@ -1,4 +1,4 @@
-"""Steps inside backward: each parameter is updated as soon as its gradient is there, and the gradient is freed."""
+"""Steps inside backward: each parameter is updated as soon as its gradient is computed, and the gradient is freed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GradientRelease:
         if param in self.released:
             second = f"parameter {opt._describe(param)} got a second gradient before step()"
             remedy = "gradients do not accumulate; call step() after each backward, or remove() the release"
-            raise RuntimeError(f"{second}, and its first is used and freed: {remedy}")
+            raise RuntimeError(f"{second}, when its first had been used and freed: {remedy}")
         plan, grads = opt._planned(self._plans.get(param), [opt.param_groups[group]], [param], [place])
         if grads and grads[0] is not None:
             columns = plan.columns([opt._options(group)], plan.group, [param], grads, opt.state)
@@ -77,13 +77,13 @@ class GradientRelease:
         self.released.clear()
 
     def forget(self) -> None:
-        """Forget plans and places: states or groups are others now."""
+        """Forget plans and places, after states or groups have changed."""
         self.released.clear()
         self._plans.clear()
         self._places.clear()
 
     def remove(self) -> None:
-        """Leave gradients to `step()` again."""
+        """End the release: `step()` uses the gradients again."""
         for handle in self._handles:
             handle.remove()
         self._opt._releases = [release for release in self._opt._releases if release is not self]
@@ -98,7 +98,7 @@ class GradientRelease:
 
 
 class _Check:
-    """The check that a model makes before it is run. Copies of the model, in memory or in a file, check nothing."""
+    """Forward pre-hook that checks the options. In copies of the model it does nothing."""
 
     def __init__(self, opt: Adan | None = None) -> None:
         self._opt = opt
@@ -123,8 +123,8 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     """Update each parameter inside backward and free its gradient: gradients are never all in memory at once.
 
     Call ``opt.step()`` after backward as usual: it updates parameters of the optimizer that are not the model's or were
-    frozen, frees their gradients, too, and marks the end of a step. Whoever clips between backward and step
-    (``clip_grad_norm_``, a trainer) finds no gradients and clips nothing.
+    frozen, frees their gradients, too, and marks the end of a step. Clipping between backward and step, by
+    ``clip_grad_norm_`` or a trainer, finds no gradients and does nothing.
 
     What needs all gradients at once is not possible and raises an error: clipping (``max_grad_norm``),
     ``skip_nonfinite``, ``restart=``, accumulating over several backward passes. So does float16 autocast, whose
@@ -159,8 +159,8 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
 
 
 def _check_options(opt: Adan) -> None:
-    all_at_once = "needs all gradients at once, and each is used and freed before the next is there"
-    graph = "needs the graph of the step, and here a step is made inside backward"
+    all_at_once = "needs all gradients at once, and each is freed before the next is computed"
+    graph = "needs the graph of the step, and here parameters are updated inside backward"
     reasons = {"max_grad_norm": all_at_once, "skip_nonfinite": all_at_once, "differentiable": graph}
     for group in opt.param_groups:
         for name, reason in reasons.items():

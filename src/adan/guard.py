@@ -61,7 +61,7 @@ class Guard:
             self._check = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check  # type: ignore[arg-type]
 
     def holds(self, groups: list[dict[str, Any]], params: list[Tensor], grads: list[Any], state: State) -> bool:
-        """Whether a step of all these parameters with these local gradients, None for none, can go by the plan."""
+        """Whether the plan holds for a step of these parameters with these local gradients (None: no gradient)."""
         if len(params) != len(self._rows):
             present = sum(grad is not None for grad in grads)
             rows = [i for i in self._rows if i < len(params)]
@@ -111,7 +111,7 @@ def _layout(x: Tensor) -> tuple[Any, ...]:
 
 @functools.cache
 def _identity_check() -> Callable[[list[Tensor], int, int, int], int] | None:
-    """Whether a list, of so many tensors, is of those with these ids at these addresses; None where C cannot tell."""
+    """A check in C that a list has the tensors with these ids at these addresses; None where C cannot tell."""
     try:
         from torch._C._dynamo import guards
 

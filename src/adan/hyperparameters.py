@@ -40,8 +40,8 @@ def require_count(name: str, value: object, *, least: int, remedy: str) -> int:
 def scaled_lr(batch_size: int, base_lr: float = 6.25e-3, base_batch_size: int = 256) -> float:
     """The paper's learning rate for a batch size: the square-root rule.
 
-    lr = base_lr · √(batch_size / base_batch_size). The paper uses it for ViT-S on ImageNet at batches of 1k to 32k;
-    its other ImageNet runs, at 2048, have 1.5e-2, where the rule gives 1.77e-2.
+    lr = base_lr · √(batch_size / base_batch_size). The paper uses it for ViT-S on ImageNet with batch sizes of 1k to
+    32k; its other ImageNet runs, with 2048, have 1.5e-2, where the rule gives 1.77e-2.
 
     Args:
         batch_size: samples per step, over all devices and accumulated micro-batches.

@@ -1,4 +1,4 @@
-"""States in 4, 8 or 16 bits, and 16-bit weights that do not stall: how numbers are quantized, read and rounded.
+"""States in 4, 8 or 16 bits, and 16-bit weights that do not stall: quantization, dequantization and rounding.
 
 A code of 4, 6 or 8 bits is a short float of |x| + δ, in blocks of BLOCK elements that are scaled by powers of two::
 
@@ -138,7 +138,7 @@ class RandomBits(NamedTuple):
 
 # ---- codes ----------------------------------------------------------------------------------------------------------
 def flat(x: Tensor) -> Tensor:
-    """The elements in the order of memory."""
+    """The elements in memory order."""
     return x.as_strided((x.numel(),), (1,))
 
 
@@ -228,7 +228,7 @@ def codes_of(states: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_bf16(x: Tensor, random_bits: Tensor | None) -> Tensor:
-    """fp32 to bf16, to nearest or up with the probability that makes the mean right."""
+    """Round fp32 to bf16, to nearest or stochastically, without bias."""
     if random_bits is None:
         return x.bfloat16()
     bits = x.view(torch.int32) + (random_bits & 0xFFFF).to(torch.int32)
@@ -260,7 +260,7 @@ def _factors(state: Mapping[str, Tensor]) -> tuple[float | Tensor, float | Tenso
 
 
 def read(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The averages and the previous gradient of a parameter as the arithmetic takes them, in its layout."""
+    """The averages and the previous gradient of a parameter, dequantized, in its layout."""
     states = {name: state[name] for name in STATES if name in state}
     name_of_format = format_of(states)
     if name_of_format is None:
@@ -283,7 +283,7 @@ def write(
     random_bits: RandomBits | None = None,
     keep: Tensor | None = None,
 ) -> None:
-    """Store values, in the parameter's layout, unless the device says to keep what is there."""
+    """Store values, in the parameter's layout, unless the device decides to skip the step."""
     states = {name: state[name] for name in STATES if name in state}
     name_of_format = format_of(states)
     if name_of_format is None:

@@ -40,9 +40,9 @@ class MemoryPlan:
     """Prediction of :func:`plan_memory`; printed, it is a table.
 
     Args:
-        parameters: their number, in the whole model.
+        parameters: the number of parameters of the whole model.
         shards: the number of ranks over which FSDP2 shards each parameter.
-        rank: the one whose bytes are given.
+        rank: the rank whose bytes are given.
         rows: bytes by optimizer: "AdamW", then "Adan fp32", "Adan fp32 coupled" and so on for every ``state_format``.
             Each has ``weights``, ``gradients``, ``states`` and their ``total``.
     """
@@ -65,7 +65,7 @@ class MemoryPlan:
 
 
 class _Piece(NamedTuple):
-    """Share of one rank in a parameter."""
+    """One rank's share of a parameter."""
 
     whole: torch.Size
     shard: torch.Size
@@ -88,9 +88,9 @@ def plan_memory(
 ) -> MemoryPlan:
     """Predict the bytes of weights, gradients and states on a GPU, for AdamW and every form of Adan's states.
 
-    Exact for these three; activations, buffers and the parameters that FSDP2 gathers for a moment are not counted. A
-    parameter that needs no gradient has weights only. A model on the meta device (``with torch.device("meta"): ...``)
-    is planned without taking memory.
+    Exact for these three; activations, buffers and the parameters that FSDP2 gathers temporarily are not counted.
+    Frozen parameters count as weights only. A model on the meta device (``with torch.device("meta"): ...``) is planned
+    without taking memory.
 
     Args:
         model: a module, its parameters, parameter groups as for :class:`adan.Adan` (what a group sets holds for it in
@@ -98,8 +98,8 @@ def plan_memory(
             ``fully_shard`` or ``parallelize_module``, is planned as this rank has it.
         shards: the ranks over which FSDP2 shards each parameter along its first dimension; 1 is one GPU or DDP. Where
             FSDP2 replicates (HSDP), those of one replica.
-        rank: which of them. The first has the most.
-        dtype: of weights and gradients, such as ``torch.bfloat16``; None leaves that of the model, fp32 for a number.
+        rank: the rank to plan for. The first holds the most.
+        dtype: type of weights and gradients, such as ``torch.bfloat16``; None is that of the model, fp32 for a number.
         kahan_sum: Adan's option. (``stochastic_rounding`` takes no memory.)
         release_gradients: with :func:`adan.release_gradients`, where only the largest of Adan's gradients is counted.
             (FSDP2 frees those of a module that was passed to ``fully_shard`` together, so it holds somewhat more.)

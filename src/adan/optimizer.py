@@ -1,4 +1,4 @@
-"""`Adan`: its options, its state and the order of a step. The arithmetic is in `adan.engines`."""
+"""`Adan`: its options, its state and the course of a step. The arithmetic is in `adan.engines`."""
 
 from __future__ import annotations
 
@@ -35,42 +35,42 @@ class Adan(Optimizer):
     Args:
         params: parameters, named parameters, or parameter groups, as for any ``torch.optim`` optimizer.
         lr: η. Mostly two to four times AdamW's; see :func:`adan.suggest_from_adamw`. A tensor is read on its device.
-        betas: (b1, b2, b3). The default suits long runs; for a few thousand steps take b1 = 0.9.
+        betas: (b1, b2, b3). The default suits long runs; for up to 4,000 steps use b1 = 0.9.
         eps: ε, outside the root.
         weight_decay: λ, decoupled from the gradient.
-        max_grad_norm: clip the norm of all gradients of all groups together to this; 0 does not clip. Where groups
-            differ, each is scaled for its own limit.
+        max_grad_norm: clip the global norm of the gradients, over all groups, to this; 0 disables clipping. Groups with
+            different limits are scaled by their own limit and the same norm.
         no_prox: decay as AdamW does, (1 − η·λ)·θ, not by the proximal division.
-        foreach: what serves parameters that no fused kernel does: list operations, or one tensor at a time if False.
-            True alone asks for list operations. ``foreach=False, fused=False`` is the plain loop.
+        foreach: how to update parameters that have no fused kernel: with list operations, or one tensor at a time if
+            False. True without ``fused`` also disables fused kernels. ``foreach=False, fused=False`` is the plain loop.
         fused: True requires the one-pass kernels (Triton on CUDA, C on the CPU) and raises an error that says what is
             missing; False disables them; None uses them wherever possible. ``repr(opt)`` says which is used.
         bias_correction: False is Algorithm 1 with its footnote to the letter: m₀ = g₀, v₀ = 0, v₁ = g₁ − g₀,
             n₀ = g₀², and no hats.
-        maximize: ascend.
+        maximize: maximize the objective instead of minimizing it.
         capturable: keep the step count on the parameter's device, so that nothing synchronizes and a CUDA graph can
             capture the step.
         differentiable: let autograd differentiate through the step.
-        restart: an :class:`adan.Restart`, by which the optimizer restarts by itself: on the condition of the paper's
-            Eqn 8, or every so many steps. Decided on the device. :attr:`restarts` counts them.
+        restart: an :class:`adan.Restart`, the rule for automatic restarts: on the condition of the paper's Eqn 8, or
+            at a fixed interval. Decided on the device. :attr:`restarts` counts them.
         skip_nonfinite: a step in which any gradient is inf or NaN changes nothing at all; decided on the device.
         state_format: ``"fp32"``, 16 bytes per parameter; ``"bf16"``, 8; ``"8bit"``, 4.125; ``"4bit"``, 2.625.
-            Rounded without bias. Tensors of fewer than 4,096 elements, of double precision and of complex numbers have
+            Rounding is unbiased. Tensors of fewer than 4,096 elements, and double-precision and complex ones, have
             unquantized states.
         stochastic_rounding: round bfloat16 parameters without bias, so that updates below half a unit in their last
             place are not lost: half-precision training without a master copy.
-        kahan_sum: the other remedy, 2 bytes per parameter: store what rounding a half-precision parameter has cut off,
-            and add it to the next step.
-        coupled: keep one average in place of two, exactly, where ``betas[0] == betas[1]``: states take 12 bytes per
-            parameter, not 16 (3.1 in 8 bits). None does so for groups whose betas are equal when they are added. Those
-            betas must then stay: a schedule that changes them, as ``OneCycleLR`` does, needs False. Once decided,
-            ``param_groups[i]["coupled"]`` is the beta of the coupled states, or False.
+        kahan_sum: the alternative, 2 bytes per parameter: store the rounding error of half-precision parameters, and
+            add it to the next step.
+        coupled: store one average instead of two, without approximation, where ``betas[0] == betas[1]``: states take 12
+            bytes per parameter, not 16 (3.1 in 8 bits). None does so for groups whose betas are equal when they are
+            added. Those betas must then not change: pass False if a schedule changes them, as ``OneCycleLR`` does by
+            default. Once decided, ``param_groups[i]["coupled"]`` is the beta of the coupled states, or False.
         rounding_seed: seed of the random bits of stochastic rounding and quantized states. They otherwise depend only
             on the parameter's position, its step count, the restarts and the element, so runs are reproducible and
             data-parallel replicas stay identical.
         norm_group: where processes optimize different parameters, as under ``ZeroRedundancyOptimizer`` or FSDP1: the
-            process group, its ``group_name`` or "world", over which the norm is taken and skipping is decided. DTensors
-            need none: they know over which processes they are sharded.
+            process group, its ``group_name`` or "world", over which the norm is computed and skipping is decided.
+            DTensors need none: they know over which processes they are sharded.
 
     Gradients are read, never written to: under a ``GradScaler`` they stay scaled, since the step unscales what it
     reads. ``repr(opt)`` says how states are stored.
@@ -193,7 +193,7 @@ class Adan(Optimizer):
     def _step(self) -> None:
         capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         if capturing and not all(group["capturable"] for group in self.param_groups):
-            raise RuntimeError("step() is being captured in a CUDA graph: construct Adan with capturable=True for that")
+            raise RuntimeError("step() is being captured in a CUDA graph, which needs Adan(..., capturable=True)")
         for release in self._releases:
             release.end_step(getattr(self, "grad_scale", None))
         params = [p for group in self.param_groups for p in group["params"]]
@@ -227,7 +227,7 @@ class Adan(Optimizer):
                 p.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear gradients as in ``torch.optim``; after a failed backward pass, gradients can be released again."""
+        """Clear gradients as in ``torch.optim``, and reset gradient release after a failed backward pass."""
         super().zero_grad(set_to_none)
         for release in self._releases:
             release.released.clear()
@@ -247,7 +247,7 @@ class Adan(Optimizer):
         return self._cycle is None and not sharded and not eager and not checked
 
     def _traced_step(self) -> None:
-        """A step as `torch.compile` traces it: nothing is remembered, guards say when to trace again."""
+        """A step as `torch.compile` traces it: nothing is cached, its guards decide when to trace again."""
         columns, members, first = Columns.empty(), [], 0
         for i, group in enumerate(self.param_groups):
             # Lists of its own for each group: a list that is not empty torch.compile cannot hand to `_init_group`
@@ -287,7 +287,7 @@ class Adan(Optimizer):
     def _update_and_restart(
         self, cycle: Cycle, plan: Plan, params: list[Tensor], grads: list[Any], signals: Signals, sharded: bool
     ) -> None:
-        """A step after which the optimizer may restart."""
+        """Run a step, then restart if the rule says so."""
         cycle.fit(self.param_groups)
         mesh, weights = sharding.weights(params) if sharded else (None, {})
         # A set of options for each group and share of the displacement that this process must count.
@@ -372,14 +372,14 @@ class Adan(Optimizer):
         return describe(*place)
 
     def _counter_device(self, group: dict[str, Any], param: Tensor) -> torch.device | str:
-        """Counts are beside the parameter where only the device knows them: captured, skipped or reset by a restart."""
+        """Device of the step count: the parameter's where only the device knows it (capture, skipping, restarts)."""
         on_device = self._cycle is not None or group["capturable"] or group["skip_nonfinite"]
         return param.device if on_device or choose(group, param).counts_on_device else "cpu"
 
     # ---- restarts
     @torch.no_grad()
     def restart(self) -> None:
-        """Forget the moments and the previous gradient: the next gradient of each parameter is its first again."""
+        """Forget the moments and the previous gradient: each parameter's next gradient counts as its first again."""
         for state in self._own_states():
             states.forget(state)
         self._restarted += 1
@@ -400,7 +400,7 @@ class Adan(Optimizer):
 
     @property
     def restart_progress(self) -> Progress:
-        """Progress of the present cycle, k and Σ, and the radius that would end it now. Waits for the device."""
+        """Progress of the current cycle: k, Σ, and the radius that would end it now. Waits for the device."""
         if self._cycle is None:
             raise RuntimeError("restart_progress: nothing is measured; construct Adan with restart=adan.Restart(...)")
         return self._cycle.progress
@@ -409,8 +409,9 @@ class Adan(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class or of the authors' release (`docs/migration.md`).
 
-        Hyper-parameters come from the checkpoint, as in ``torch.optim``; how to run (`foreach`, `capturable`, …) stays
-        as this optimizer was constructed. A state dict that does not fit raises ValueError and changes nothing.
+        Hyper-parameters come from the checkpoint, as in ``torch.optim``; how steps are executed and states stored
+        (`foreach`, `capturable`, `state_format`, …) stays as this optimizer was constructed. A state dict that does not
+        fit raises ValueError and changes nothing.
         """
         loaded: list[Any] = []
 
@@ -454,7 +455,7 @@ def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
 
 
 def _of_python(value: Any) -> Any:
-    """Numbers of NumPy, alone or in a list, as Python's: with `weights_only`, `torch.load` reads no others."""
+    """NumPy numbers, alone or in a list, as Python's: with `weights_only`, `torch.load` reads no others."""
     if type(value) in (tuple, list):
         return type(value)(map(_of_python, value))
     plain = type(value) in (bool, int, float) or not isinstance(value, Real)

@@ -1,4 +1,4 @@
-"""The options of `Adan`, in one table: what they may be, and whom they concern. Defaults are those of its signature."""
+"""The options of `Adan` in one table: valid values and effects. Defaults are in its signature."""
 
 from __future__ import annotations
 
@@ -114,26 +114,26 @@ def check(options: Mapping[str, Any], where: str) -> None:
         raise ValueError(f"{where}: differentiable=True needs the plain engine; do not set foreach or fused")
     if rounds_at_random(options) or options["kahan_sum"]:
         rounding = "state_format, stochastic_rounding or kahan_sum"
-        raise ValueError(f"{where}: differentiable=True needs numbers that are not rounded; do not set {rounding}")
+        raise ValueError(f"{where}: differentiable=True does not support rounding; do not set {rounding}")
     if options.get("restart") is not None:
         rule = f"restart={options['restart']!r}"
         raise ValueError(f"{where}: differentiable=True cannot differentiate {rule}; call restart() where you want one")
 
 
 def warn_of_betas(betas: Sequence[float], where: str) -> None:
-    """Warn of the paper's β, which are 1 − b."""
+    """Warn if betas look like the paper's β, which are 1 − b."""
     if all(0 < b <= 0.2 for b in betas):
         right = tuple(round(1 - b, 6) for b in betas)
         warnings.warn(f"{where}: betas={tuple(betas)} look like the paper's β: pass betas={right}", stacklevel=3)
 
 
 def warn_of_cycles(groups: Sequence[Mapping[str, Any]]) -> None:
-    """Warn of `OneCycleLR` and `CyclicLR`, whose default momenta, meant for Adam's, replace b1."""
+    """Warn if `OneCycleLR` or `CyclicLR` overrides b1 with its default momenta, which are meant for Adam."""
     for group in groups:
         if (group.get("base_momentum"), group.get("max_momentum")) in ((0.85, 0.95), (0.8, 0.9)):
             cycled = f"betas[0] between {group['base_momentum']} and {group['max_momentum']}"
-            remedy = "pass it cycle_momentum=False, or momenta of your own"
-            warnings.warn(f"Adan: the schedule cycles {cycled}, in place of the value given; {remedy}", stacklevel=6)
+            remedy = "pass cycle_momentum=False to it, or momenta of your own"
+            warnings.warn(f"Adan: the schedule cycles {cycled}, overriding the value given; {remedy}", stacklevel=6)
             return
 
 
@@ -193,13 +193,13 @@ def check_group(new: Any, defaults: Mapping[str, Any], where: str, others: Seque
             if name == "norm_group":
                 value, through = group_name(value), ", through ZeroRedundancyOptimizer as 'world' or as a group_name"
             if value != defaults[name] and value is not defaults[name]:
-                raise ValueError(f"{where}: {name}={value!r} holds for the whole step; pass it to Adan(...){through}")
+                raise ValueError(f"{where}: {name}={value!r} applies to all groups; pass it to Adan(...){through}")
     if group["differentiable"] and any(map(is_dtensor, params)):
-        raise ValueError(f"{where}: differentiable=True is for plain tensors, and a parameter is a DTensor")
+        raise ValueError(f"{where}: differentiable=True does not support DTensor parameters; use plain tensors")
 
 
 def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -> None:
-    """Refuse what is no tensor, is listed twice or cannot be rounded, by name where the caller gave names."""
+    """Reject what is not a tensor, is listed twice or cannot be rounded, by name where the caller gave names."""
     seen: set[Tensor] = set()
     for i, entry in enumerate(params):
         if isinstance(entry, tuple) and len(entry) != 2:
@@ -214,7 +214,7 @@ def check_params(params: Sequence[Any], where: str, stochastic_rounding: bool) -
         if not is_lazy(p) and (p.is_conj() or p.is_neg()):
             raise ValueError(f"{name} is a lazily conjugated or negated view; pass p.resolve_conj().resolve_neg()")
         if stochastic_rounding and p.dtype == torch.float16:
-            raise ValueError(f"{name} is torch.float16, and stochastic_rounding is for bfloat16; take kahan_sum=True")
+            raise ValueError(f"{name} is torch.float16, and stochastic_rounding is for bfloat16; use kahan_sum=True")
         if p in seen:
             raise ValueError(f"{name} is listed twice; pass each parameter once")
         seen.add(p)

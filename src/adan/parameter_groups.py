@@ -37,11 +37,11 @@ def parameter_groups(
     lr: float | None = None,
     layer_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """A model's trainable parameters in groups: those that decay by `weight_decay`, those that do not, and by rules.
+    """Sort a model's trainable parameters into groups: those with weight decay, those without, and others by rules.
 
-    Decay pulls θ towards 0 by a factor 1/(1 + lr·λ) each step. That regularizes a matrix or a convolution kernel; it
-    works against a bias, the scale of a normalization layer, a learned token or an embedding of position. A parameter
-    does not decay if any of these holds:
+    Decay pulls θ towards 0 by a factor 1/(1 + lr·λ) each step. That regularizes a matrix or a convolution kernel, but
+    harms a bias, the scale of a normalization layer, a learned token or a position embedding. A parameter does not
+    decay if any of these holds:
 
     - it has at most one dimension, or is called a bias;
     - it belongs to a normalization layer (torch's own, or a class whose name ends in Norm, such as `LlamaRMSNorm`);
@@ -60,16 +60,16 @@ def parameter_groups(
         named: give `params` as (name, parameter) pairs, which lets an optimizer's errors and its `state_dict` name
             them. False gives bare parameters, for hosts that look into the groups before the optimizer does.
         rules: options for some parameters, by a pattern of the whole name or by a class of modules, which means all
-            parameters inside: `{"*.embed*": {"lr": 1e-3, "state_format": "fp32"}, Router: {"weight_decay": 0}}`. Of
-            two rules for the same option of a parameter the later one holds. One that fits nothing is an error.
+            parameters inside: `{"*.embed*": {"lr": 1e-3, "state_format": "fp32"}, Router: {"weight_decay": 0}}`. Later
+            rules override earlier ones. A rule that matches nothing is an error.
         lr: the rate of the last layers, where `layer_decay` is given.
         layer_decay: the factor from each layer's rate to that of the layer before. Layers are the members of the
             longest `nn.ModuleList` or `nn.Sequential`; what comes before them in the model is below the first, and
             what comes after, such as the head, above the last.
 
     Returns:
-        The groups, with the key `params` and their options: of the first two `weight_decay`, λ in the first, 0 in the
-        second. One that would be empty is left out. :func:`adan.describe_groups` prints what each parameter got.
+        The groups, each a dict with the key `params` and its options: first those with `weight_decay` λ and 0 and
+        nothing else, then those of rules. Empty groups are omitted. :func:`adan.describe_groups` shows the result.
 
     Example:
         >>> import torch
@@ -124,7 +124,7 @@ def parameter_groups(
         fitting = _fitting(model, rule) & first_name.keys()
         if not fitting:
             names = ", ".join([*first_name.values()][:3])
-            raise ValueError(f"rules: {rule!r} fits no trainable parameter; names are such as {names}")
+            raise ValueError(f"rules: {rule!r} matches no trainable parameter; names are, for example, {names}")
         for p in fitting:
             options[p] |= chosen
     kinds: list[Any] = [(False, {"weight_decay": weight_decay}), (True, {"weight_decay": 0.0})]
@@ -139,7 +139,7 @@ def parameter_groups(
 
 
 def describe_groups(groups: Iterable[Mapping[str, Any]]) -> str:
-    """What each parameter of some groups got, a line for each: its name where it has one, its shape, its options.
+    """Describe parameter groups with one line per parameter: its name if it has one, its shape and its options.
 
     >>> print(describe_groups(parameter_groups(nn.Linear(2, 3), 0.1, rules={"bias": {"lr": 0.5}})))
     weight (3, 2) weight_decay=0.1
@@ -165,14 +165,14 @@ def _strings(name: str, values: Any) -> tuple[str, ...]:
 
 
 def _fitting(model: nn.Module, rule: str | type[nn.Module]) -> set[Parameter]:
-    """The parameters whose name fits a pattern, or inside modules of a class."""
+    """The parameters whose names match a pattern, or that are inside modules of a class."""
     if isinstance(rule, str):
         return {p for name, p in model.named_parameters(remove_duplicate=False) if fnmatchcase(name, rule)}
     return {p for module in model.modules() if isinstance(module, rule) for p in module.parameters()}
 
 
 def _layers_below_the_last(model: nn.Module) -> dict[Parameter, int]:
-    """How many layers each parameter is below what comes after the layers."""
+    """Each parameter's depth: how many layers it is below what follows the layers."""
     stacks = [module for module in model.modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
     layers = list(max(stacks, key=len, default=()))
     if len(layers) < 2:
@@ -186,7 +186,7 @@ def _layers_below_the_last(model: nn.Module) -> dict[Parameter, int]:
 
 
 def _is_exempt(name: str, patterns: tuple[str, ...], listed: list[str]) -> bool:
-    """Whether a parameter does not decay by its name: of a bias, by a pattern, or as its module lists it."""
+    """Whether a parameter's name exempts it from decay: as a bias, by a pattern, or by its module's list."""
     parts = name.split(".")
     matches = (fnmatchcase(part, x) for x in patterns for part in ((name,) if "." in x else parts))
     return bool(_BIAS_NAME.search(parts[-1])) or any(matches) or any(f"{name}.".startswith(f"{x}.") for x in listed)

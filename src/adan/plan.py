@@ -37,7 +37,7 @@ def wants_loop(group: Mapping[str, Any]) -> bool:
 
 
 def choose(group: Mapping[str, Any], param: Tensor) -> Engine:
-    """The engine for a parameter of a group with these options, as the table in docs/migration.md has it."""
+    """The engine for a parameter of a group with these options, by the table in docs/migration.md."""
     if wants_loop(group):
         return LOOP
     # What torch.compile traces it fuses itself.
@@ -119,7 +119,7 @@ class Plan:
             self.parts.append(Part(engines[name], device, rows, Memo(captured, capturable)))
 
     def of_rows(self, values: list[Any]) -> list[Any]:
-        """The entries of the plan's rows, of a list for all parameters."""
+        """The entries of the plan's rows, from a list for all parameters."""
         return values if len(values) == len(self.rows) else [values[i] for i in self.rows]
 
     def columns(
@@ -133,7 +133,7 @@ class Plan:
         return Columns(options, group, self.rng_offset, params, grads, **states)
 
     def update(self, columns: Columns, signals: Signals) -> tuple[Tensor | None, Tensor | None]:
-        """One step by all engines. Returns what `Engine.update` does, of all of them, and `Signals.skip`."""
+        """Run one step with all engines. Returns the sum of what `Engine.update` returns, and `Signals.skip`."""
         if self.is_sharded or self.is_complex:
             names = ("param", "grad", *NAMES)
             columns = replaced(columns, **{name: self.as_engines_take(getattr(columns, name)) for name in names})

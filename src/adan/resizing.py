@@ -1,4 +1,4 @@
-"""`resize_state`: a parameter that gains or loses rows while it is trained, as Gaussians are split and pruned."""
+"""`resize_state`: parameters that gain or lose rows during training, as in Gaussian splatting."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from adan import checkpoints, sharding
 
 @torch.no_grad()
 def resize_state(optimizer: Optimizer, param: Tensor, index: Tensor, value: Tensor | None = None) -> nn.Parameter:
-    """Replace a parameter by one of other rows, with the rows of its state, and return it.
+    """Replace a parameter by one with other rows, in the optimizer and its state, and return it.
 
     Row i of the new parameter and of its state is row ``index[i]`` of the old ones. Where ``index[i]`` is −1, the row
-    is new: zero, and so is its state. The step count stays. Put the result where the model had the old parameter.
+    and its state are zero. The step count stays. Put the result where the model had the old parameter.
 
     Args:
         optimizer: the optimizer, an ``Adan`` or another, one of whose parameters this is.

@@ -1,4 +1,4 @@
-"""Automatic restarts: the condition of the paper's Eqn 8, or every so many steps.
+"""Automatic restarts: on the condition of the paper's Eqn 8, or at a fixed interval.
 
 With y_{k+1} = θ_{k+1} + η_k∘(u_k − (1 − b1)·g_k), where η_k = η / (√n̂_k + ε) and u_k = m̂_k + b2·v̂_k, a cycle ends after
 the step k, counted from 0, at which::
@@ -73,13 +73,13 @@ class Restart:
             if value is None:
                 continue
             if getattr(self, needed) is None:
-                raise ValueError(f"Restart: {name}={value!r} has a meaning only together with {needed}")
+                raise ValueError(f"Restart: {name}={value!r} needs {needed}, which is not given")
             steps = require_count(f"Restart: {name}", value, least=1, remedy="give a number of steps")
             object.__setattr__(self, name, steps)
 
     @classmethod
     def probe(cls) -> Restart:
-        """Measure, and never restart: to see in ``opt.restart_progress`` how the condition grows."""
+        """Measure without restarting: ``opt.restart_progress`` shows how the condition grows."""
         return cls(radius=math.inf)
 
     def is_due(self, total: Tensor, steps: Tensor, restarts: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class Cycle:
     def all_reduce(
         self, square: Tensor | None, skip: Tensor | None, stepped: bool, mesh: Any, norm_group: str | None
     ) -> tuple[Tensor, Tensor]:
-        """The squared displacement of all processes, and whether none of them has made a step, by one message."""
+        """The squared displacement over all processes, and whether none of them has made a step, in one all-reduce."""
         own = self.values.new_zeros(()) if square is None else square.to(self.values)
         sums = torch.stack([own, self.values.new_full((), float(stepped))])
         total, steppers = sharding.sum_over(sums, mesh, norm_group).to(self.values).unbind()
@@ -186,7 +186,7 @@ class Cycle:
         return torch.cat([self.values.narrow(0, 0, 3), self.last_lr(group).reshape(1)])
 
     def load(self, saved: list[Tensor | None], rates: list[Number]) -> None:
-        """Go on from a checkpoint; from one without `restart`, at the start of a cycle."""
+        """Continue from a checkpoint; from one without `restart`, at the start of a cycle."""
         first = next((x for x in saved if x is not None), None)
         last = [lr if x is None else x[3] for x, lr in zip(saved, rates, strict=True)]
         self._set([*([0.0] * 3 if first is None else first[:3]), *last])

@@ -48,7 +48,7 @@ class Options(NamedTuple):
         return cls(lr, last_lr=last, share=share, cycle=cycle, **{name: group[name] for name in _FROM_GROUP})
 
     def to(self, device: torch.device) -> Options:
-        """With its tensors on a device; those on the CPU, of no dimension, go together with tensors on any."""
+        """A copy with its tensors on a device; 0-dim tensors on the CPU mix with any device and stay."""
         numbers = {"lr": self.lr, "last_lr": self.last_lr, "cycle": self.cycle}
         tensors = {name: x for name, x in numbers.items() if isinstance(x, Tensor) and x.device.type != "cpu"}
         return replaced(self, **{name: x.to(device, non_blocking=device.type != "cpu") for name, x in tensors.items()})
@@ -66,7 +66,7 @@ Tuple = TypeVar("Tuple", bound=tuple[Any, ...])
 
 
 def replaced(old: Tuple, **changes: Any) -> Tuple:
-    """A NamedTuple's `_replace`, which `torch.compile` of torch 2.8 and older cannot trace."""
+    """`NamedTuple._replace`, which `torch.compile` of torch 2.8 and older cannot trace."""
     kind: Any = type(old)
     values = [changes.pop(name, value) for name, value in zip(kind._fields, old, strict=True)]
     assert not changes, changes.keys()

@@ -30,10 +30,10 @@ def is_fsdp1(param: object) -> bool:
 
 
 def check_fsdp1(groups: list[dict[str, Any]], restarts: bool) -> None:
-    """Refuse what needs all gradients of parameters that FSDP1 has sharded."""
+    """Reject options that need all gradients of parameters that FSDP1 has sharded."""
     names = [name for name in ("max_grad_norm", "skip_nonfinite") if any(group[name] for group in groups)]
     if names or restarts:
-        part = f"{[*names, 'restart'][0]} needs all gradients, and FullyShardedDataParallel (FSDP1) leaves a part"
+        part = f"{[*names, 'restart'][0]} needs all gradients, and with FSDP1 each process has only a part of them"
         remedy = "pass norm_group='world', or the process group of the shards, to Adan(...), or use FSDP2's fully_shard"
         raise RuntimeError(f"{part}: {remedy}")
 
@@ -81,7 +81,7 @@ def _shards(mesh: Any, placements: tuple[Any, ...]) -> int:
 
 
 def largest(meshes: Iterable[Any]) -> Any:
-    """The mesh of the most processes; None if there is none."""
+    """The mesh with the most processes; None if there is none."""
     return max((mesh for mesh in meshes if mesh is not None), key=lambda mesh: mesh.size(), default=None)
 
 
@@ -138,7 +138,7 @@ def sum_over(sums: Tensor, mesh: Any, norm_group: str | None = None) -> Tensor:
 
 
 def group_name(group: object) -> str | None:
-    """A process group by a name that can be saved: state dicts and copies of an optimizer cannot hold the group."""
+    """The name of a process group, for state dicts and copies of an optimizer, which cannot hold the group."""
     if group is None or (isinstance(group, str) and group):
         return group
     if torch.distributed.is_available() and isinstance(group, torch.distributed.ProcessGroup):

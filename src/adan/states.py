@@ -1,4 +1,4 @@
-"""A parameter's state: how it starts, in which form it is stored, how it is forgotten."""
+"""A parameter's state: its start, its storage form, and how it is reset."""
 
 from __future__ import annotations
 
@@ -90,23 +90,23 @@ def blocks(param: Tensor) -> int:
 
 
 def forget(state: dict[str, Tensor]) -> None:
-    """Make a state that of no gradient yet; what rounding has cut off the weights stays."""
+    """Reset a state to that before the first gradient; the rounding error of weights stays."""
     for name in ("step", *STATES, *CODES.values(), "exponents"):
         if name in state:
             state[name].zero_()
 
 
 def check_grad(param: Tensor) -> None:
-    """Refuse a gradient that no engine takes."""
+    """Reject a gradient that no engine supports."""
     grad = param.grad
     if grad is not None and grad.layout is not torch.strided:
-        raise RuntimeError(f"its gradient is {grad.layout}, not dense: construct an embedding with sparse=False")
+        raise RuntimeError(f"its gradient is {grad.layout}, not dense: construct the embedding with sparse=False")
     if grad is not None and grad.shape != param.shape:
         raise RuntimeError(f"its gradient has shape {tuple(grad.shape)}: call zero_grad() after changing its shape")
 
 
 def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None:
-    """Refuse other betas than those for which one average serves for two."""
+    """Reject betas for which one average cannot serve for two."""
     b1, b2, _ = group["betas"]
     beta = group["coupled"]
     is_one = "step" in state and "exp_avg_diff" not in state
@@ -117,11 +117,11 @@ def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None
 
 
 def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str) -> None:
-    """Bring a state from another form, layout, type or device to what is needed now."""
+    """Convert a state to the form, layout, type and device that are needed now."""
     shapes = (param.shape, (blocks(param), BLOCK // 2)) if "exponents" in state else (param.shape,)
     for name in STATES:
         if name in state and (shape := tuple(state[name].shape)) not in shapes:
-            remedy = "change its shape by adan.resize_state, or delete optimizer.state[parameter]"
+            remedy = "change its shape with adan.resize_state, or delete optimizer.state[parameter]"
             raise RuntimeError(f"its {name} has shape {shape}: {remedy}")
     form = Form.of(group, param)
     if not fits(state, param, form):
@@ -144,7 +144,7 @@ def fits(state: Mapping[str, Tensor], param: Tensor, form: Form) -> bool:
 
 
 def _is_laid_out_as(param: Tensor, x: Tensor) -> bool:
-    """Whether `x` lies as the parameter, or as a new tensor like it where that one has gaps in memory."""
+    """Whether `x` is laid out like the parameter or, where that one has gaps in memory, like a new tensor."""
     return x.stride() == param.stride() or x.stride() == torch.empty_like(param, device="meta").stride()
 
 
@@ -156,7 +156,7 @@ def replace(state: dict[str, Any], new: Mapping[str, Any]) -> None:
 
 
 def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mapping[str, Any]) -> dict[str, Tensor]:
-    """A state in another form: read as plain numbers, and written to nearest."""
+    """A state in another form: dequantized, then rounded to nearest."""
     values = plain(state)
     if form.coupled and "exp_avg_diff" in values:
         values["exp_avg"] = values["exp_avg"] + group["betas"][1] * values.pop("exp_avg_diff")

@@ -67,14 +67,14 @@ def suggest_from_adamw(
     With T steps in all, and AdamW's lr₀, λ₀ and w₀ steps of warm-up::
 
         lr = 2.5·lr₀    λ = λ₀ / 2.5    b1 = 1 − 400 / T, within [0.9, 0.98]    b2 = 0.92    b3 = 0.99
-        warm-up = 2·w₀, up to T/2, or T/20 if that is longer
+        warm-up = 2·w₀, up to T/2, but at least w₀ and T/20
 
     It is a starting point: in four of five searches the best lr was within a factor of two. If you can afford three
     runs, try the suggested lr, half of it and twice it. The tuning guide shows the records.
 
     Args:
         lr: AdamW's peak learning rate, tuned.
-        weight_decay: AdamW's λ; unless given, ``torch.optim.AdamW``'s default.
+        weight_decay: AdamW's λ; the default is that of ``torch.optim.AdamW``.
         total_steps: optimizer steps in the whole run. None assumes 2,000, or ten times `warmup_steps` if that is more.
         warmup_steps: AdamW's.
         eps: AdamW's ε, kept.
@@ -94,7 +94,7 @@ def suggest_from_adamw(
     why = []
     if total_steps is None:
         steps = max(_ASSUMED_STEPS, 10 * warmup_steps)
-        why.append(f"total_steps = {steps:,} (assumption): none was given; b1 and the warm-up depend on it.")
+        why.append(f"total_steps = {steps:,} (assumption): not given; b1 and the warm-up depend on it.")
     else:
         steps = require_count("total_steps", total_steps, least=1, remedy="give optimizer steps, not epochs")
         if warmup_steps >= steps:
@@ -116,17 +116,17 @@ def suggest_from_adamw(
         "b2 = 0.92 (paper): Adan is not sensitive to it.",
         "b3 = 0.99 (paper): its default.",
         f"weight_decay = {decay:g}, AdamW's ÷ {LR_RATIO:g} (paper): DeiT's is 2.5 × its ViT's; lr·λ remains AdamW's.",
-        f"warmup_steps = {warmup:,} (authors): twice AdamW's, at most half of the run, at least {WARMUP:.0%} of it.",
+        f"warmup_steps = {warmup:,} (authors): twice AdamW's, up to half of the run, but at least {WARMUP:.0%} of it.",
         f"eps = {eps:g} (kept): the paper takes over the compared optimizer's ε.",
     ]
     return Suggestion(new_lr, (b1, 0.92, 0.99), eps, decay, warmup, tuple(why))
 
 
 def first_beta(total_steps: int) -> float:
-    """b1 for a run of so many steps, 1 − 400 / T within [0.9, 0.98]: 0.9 up to 4,000 of them, 0.98 from 20,000 on."""
+    """b1 for a run of T steps, 1 − 400 / T within [0.9, 0.98]: 0.9 up to 4,000 steps, 0.98 from 20,000 on."""
     return round(min(0.98, max(0.9, 1 - AVERAGES / total_steps)), 3)
 
 
 def _round(x: float) -> float:
-    """To three digits: more would pretend to a precision that no rule here has."""
+    """Round to three digits: more would suggest a precision that no rule here has."""
     return float(f"{x:.3g}")

@@ -111,13 +111,13 @@ class Origin:
 class Budget:
     """Length of a run and course of its learning rate. 0 leaves a number to the workload."""
 
-    steps: int = option(0, "Gradients per run; the workload's budget unless given.", min=1, said="{} steps")
-    batch_size: int = option(0, "Examples per update; the workload's unless given.", min=1, said="batch {}")
+    steps: int = option(0, "Gradient evaluations per run. Default: the workload's.", min=1, said="{} steps")
+    batch_size: int = option(0, "Examples per update. Default: the workload's.", min=1, said="batch {}")
     eval_every: int = option(0, "Steps between evaluations.", min=1)
     log_every: int = option(0)
     stop_after: int = option(0, "Stop after N steps; the schedule still spans --steps.", min=1)
     schedule: str = option("cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.")
-    warmup: float = option(0.05, "Share of the steps that warm up.", min=0, max=1, said="warm-up {:.2%}")
+    warmup: float = option(0.05, "Warm-up, as a fraction of the steps.", min=0, max=1, said="warm-up {:.2%}")
     floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1, said="floor {:.3g}")
     cooldown: float = option(
         0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1, said="cooldown {:.2%}"
@@ -125,7 +125,7 @@ class Budget:
     nonmono: int = option(
         0, "Return to the initial learning rate after N evaluations without improvement (AWD-LSTM's trigger).", min=1
     )
-    clip: float = option(-1.0, "Limit of the gradient's norm, 0 for none; the workload's unless given.", min=0)
+    clip: float = option(-1.0, "Limit of the gradient norm, 0 for none. Default: the workload's.", min=0)
     ema: float = option(
         0.0, "Decay of an average of the weights, which is evaluated.", min=0, max=1, said="average of weights {:g}"
     )
@@ -148,14 +148,14 @@ class Execution:
     channels_last: bool = option(False, "Images in channels_last layout.")
     tf32: bool = option(False, "TF32 for fp32 matrix products on a GPU: faster, 10 bits of mantissa.")
     compile: bool = option(False, "torch.compile the loss: fewer kernels, after half a minute of compiling.")
-    graph: str = option("auto", "The step as one CUDA graph: auto (where it can be), on or off.", decides=False)
+    graph: str = option("auto", "The step as one CUDA graph: auto (if possible), on or off.", decides=False)
     accumulate: int = option(1, "Micro-batches per update: the batch is split into this many parts.", min=1)
-    threads: int = option(0, "Threads and decoding processes per run; cores / jobs unless given.", min=1, decides=False)
-    parallel: str | None = option(None, "ddp or fsdp: how ranks share a run; ddp unless given.", decides=False)
+    threads: int = option(0, "Threads and decoding processes per run. Default: cores / jobs.", min=1, decides=False)
+    parallel: str | None = option(None, "ddp or fsdp: how ranks share a run. Default: ddp.", decides=False)
     ranks: int = option(1, "Processes that share each run, every one with a GPU of its own.", min=1, decides=False)
     jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
     checkpoint_every: int = option(
-        0, "Steps between checkpoints; about every 15 s unless given, less often if slow.", min=1, decides=False
+        0, "Steps between checkpoints. Default: about every 15 s, less often if slow.", min=1, decides=False
     )
     cluster: str | None = option(None, "ray or ray:ADDRESS: hand the runs to a Ray cluster.", decides=False)
     tensorboard: bool = option(False, "Also write TensorBoard events.", decides=False)

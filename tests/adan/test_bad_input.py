@@ -98,7 +98,7 @@ def test_differentiable_and_foreach_exclude_each_other():
         ([torch.zeros(2, dtype=torch.long)], TypeError, r"parameter 0 of shape \(2,\) is torch.int64"),
         ([{"lr": 0.1}], TypeError, r"key 'params', got the keys \['lr'\]"),
         ([{"params": [torch.zeros(2)], "lr": -1.0}], ValueError, "parameter group 0: lr"),
-        ([{"params": [torch.zeros(2)], "skip_nonfinite": True}], ValueError, "holds for the whole step"),
+        ([{"params": [torch.zeros(2)], "skip_nonfinite": True}], ValueError, "applies to all groups"),
     ],
 )
 def test_parameters(params, error, message):

@@ -368,7 +368,7 @@ def test_rules_by_name_and_by_module():
 
 
 def test_a_rule_that_fits_nothing_is_an_error():
-    with pytest.raises(ValueError, match=r"rules: '\*.embedding' fits no trainable parameter; names are such as"):
+    with pytest.raises(ValueError, match=r"rules: '\*.embedding' matches no trainable parameter; names are"):
         parameter_groups(Blocks(), 0.1, rules={"*.embedding": {"lr": 1.0}})
 
 

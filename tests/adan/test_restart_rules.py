@@ -156,8 +156,8 @@ def test_the_radius_of_a_probe_makes_cycles_of_its_length():
         ({"every": 0}, "every must be at least 1, got 0"),
         ({"every": 1.5}, "every must be"),
         ({"every": 3, "after": 0}, "after must be"),
-        ({"radius": 1.0, "after": 3}, "after=3 has a meaning only together with every"),
-        ({"every": 3, "min_interval": 3}, "min_interval=3 has a meaning only together with radius"),
+        ({"radius": 1.0, "after": 3}, "after=3 needs every, which is not given"),
+        ({"every": 3, "min_interval": 3}, "min_interval=3 needs radius, which is not given"),
     ],
 )
 def test_what_is_no_rule(options, words):

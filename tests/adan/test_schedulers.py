@@ -115,7 +115,7 @@ def test_a_schedule_that_cycles_b1_by_default_is_told_once(schedule):
         return opt
 
     opt = made()
-    with pytest.warns(UserWarning, match=r"cycles betas\[0\] between 0.8.* and 0.9.*; pass it cycle_momentum=False"):
+    with pytest.warns(UserWarning, match=r"cycles betas\[0\] between 0.8.* and 0.9.*; pass cycle_momentum=False"):
         opt.step()
     opt.step()  # a warning is an error
     for options in ({"cycle_momentum": False}, {"base_momentum": 0.7, "max_momentum": 0.8}):

@@ -166,7 +166,7 @@ def test_how_robust_the_verdicts_are(page, rows, studies):
     lefts = holm([contest.p for contest in [*first, *apart]])[: len(first)]
     first = [replace(contest, left=left) for contest, left in zip(first, lefts, strict=True)]
     assert [r.label for r in first if r.lead.word != rows[r.label].lead.word] == ["ConvNeXt"]
-    assert "with the ConvNeXt's first its difference would not be significant" in page
+    assert "with the ConvNeXt's first search its difference would not be significant" in page
 
 
 def test_over_families_there_is_no_difference(page, studies):
@@ -198,15 +198,15 @@ def test_what_the_field_rests_on(page, studies):
     assert f"{read / 1e6:.0f} MB of text, {per_parameter:.0f} bytes per parameter; context 256" in page
     low = [group for group in study.groups if group.settings.get("momentum", group.settings["betas"][0]) < 0.83]
     assert (len(low), len(study.groups)) == (5, 9)
-    assert "b1 won near the low end of its range for five of nine" in page
+    assert "The best b1 was near the low end of its range for five of nine" in page
     for name in ("adan", "mars"):
         (won,) = (group.settings["lr"] for group in study.groups if group.optimizer == name)
         rates = [trial.config.settings["lr"] for trial in study.search[name] if "seed" not in trial.path.name]
         assert sum(rate > 2 * won for rate in rates) == 7
-    assert "Adan's and MARS's learning rates, centered by their authors' advice, were mostly too high" in page
+    assert "Adan's and MARS's learning rates, centered on their authors' advice, were mostly too high" in page
     rows = [math.expm1(row.mean) for row in results.by_family(studies)["error: 100% − accuracy"]["ViT"]]
     ends = " to ".join(f"{100 * end:+.1f}%".replace("-", "−") for end in (min(rows), max(rows)))
-    assert f"the ViT's average {ends}, and the 10.9 M GPT counts twice" in page
+    assert f"the ViT's range from {ends}, and the 10.9 M GPT counts twice" in page
 
 
 def test_what_rows_rest_on(page, rows, studies):
@@ -273,7 +273,7 @@ def test_the_larger_gpt_s_lead_in_the_first_search(page, details, rows, studies)
     assert f"({tied[0.0005]:.4f} at 0.0005, {tied[0.001]:.4f} at 0.001), and with the first of these" in details
     before, now = -lead(studies, "gpt-30m").difference.mean, -rows["GPT, 25.7 M"].lead.difference.mean
     assert f"Adan was ahead by {before:.4f}" in details
-    assert f"took the larger GPT's lead from {before:.4f} to {now:.4f}" in page
+    assert f"reduced the larger GPT's lead from {before:.4f} to {now:.4f}" in page
     assert now < before / 2
 
 
@@ -459,7 +459,7 @@ def test_what_the_readme_says_of_formats(details, studies):
     (fp32, four) = studies["four-bit-lstm-8"].compared()
     rise = four.minus(fp32, 2)
     assert (round(fp32.final().mean), f"{rise.difference.mean:.1f}", rise.word) == (105, "0.7", "worse")
-    assert "Of six comparisons with fp32 states" in readme
+    assert "one of six comparisons](docs/results-details.md#states-of-8-and-4-bits) with fp32 states" in readme
     assert "4 bits raised an LSTM's perplexity of 105 by 0.7" in readme
     words = [
         group.minus(full, 2).word

@@ -13,7 +13,7 @@ from adan.scalars import Signals
 
 @dataclass
 class Memo:
-    """An engine's notes about the tensors it was called with, for as long as the plan holds."""
+    """What an engine caches about the tensors it was called with, for as long as the plan holds."""
 
     captured: list[Any]  #: what a captured CUDA graph reads at every replay; lives as long as the optimizer
     capturable: bool = False  #: whether a step may be captured
@@ -48,7 +48,7 @@ class Engine(Protocol):
         """Why this engine cannot serve a parameter; None if it can."""
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
-        """One step; see above."""
+        """Run one step; see above."""
 
 
 class PlainEngine:

@@ -1,4 +1,4 @@
-"""Adan on the CPU in one pass: the tensors of a whole step go to the C of `cpu.c` in one call.
+"""Adan on the CPU in one pass: one call of `cpu.c` updates all tensors of a step.
 
 This file makes sure that memory is what the C takes it for, and fills the table of where it is.
 """
@@ -68,7 +68,7 @@ def _load(path: str) -> tuple[Any, str | None]:
 
 
 class Table(NamedTuple):
-    """The tensors of a step as the C takes them, the same while a plan holds."""
+    """The tensors of a step as the C library takes them, reused while a plan holds."""
 
     rows: array[int]  #: by the fields of `struct tensor`; gradients and coefficients are filled in by each step
     grad_types: list[torch.dtype]  #: in which they are read: the parameter's type, else that of the arithmetic
@@ -113,7 +113,7 @@ class Cpu:
 
 
 def _run(table: Table, coefficients: int | None, displacements: int | None) -> float:
-    """One step, and its displacement if asked for; without coefficients Σ x² over all gradients."""
+    """Run one step, and measure its displacement if asked; without coefficients, Σ x² over all gradients."""
     total = array("d", [0.0])
     count, threads = len(table.rows) // len(FIELDS), torch.get_num_threads()
     library, _ = _load(LIBRARY)
@@ -159,7 +159,7 @@ def _fill(rows: array[int], field: str, values: Iterable[int]) -> None:
 
 
 def _fitted(columns: Columns, table: Table) -> list[Any]:
-    """Gradients as the C can take them: most often as they are, else copies."""
+    """Gradients that the C library can read: usually the gradients themselves, else copies."""
     if table.fits:
         return columns.grad
     rows = zip(columns.param, columns.grad, table.grad_types, strict=True)

@@ -95,7 +95,7 @@ class Launch(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Places of parameters and states, and the order in which kernels take them: the same while a plan holds."""
+    """Addresses of parameters and states, and the order in which kernels process them; reused while a plan holds."""
 
     static: Tensor
     launches: list[Launch]
@@ -310,7 +310,7 @@ def _binaries_take_constants() -> bool:
 
 
 def _upload(data: bytes, device: torch.device, staging: Tensor | None = None) -> Tensor:
-    """64-bit words on the device, by a transfer that waits for nothing."""
+    """Copy 64-bit words to the device without waiting."""
     staging = _staging(len(data), device) if staging is None else staging
     ctypes.memmove(staging.data_ptr(), data, len(data))
     return staging.to(device, non_blocking=True)

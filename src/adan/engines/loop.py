@@ -1,4 +1,4 @@
-"""Adan, tensor by tensor, in plain PyTorch: the text that every other engine must agree with.
+"""Adan, tensor by tensor, in plain PyTorch: the reference that every other engine must agree with.
 
 New values are computed out of place and copied in at the end, so autograd can differentiate through a step.
 """
@@ -70,6 +70,6 @@ def _update(columns: Columns, i: int, dtype: torch.dtype, s: Scalars, signals: S
 
 
 def total(squares: list[Tensor | None]) -> Tensor | None:
-    """The sum of what was measured; None if nothing was."""
+    """Sum of the measured values; None if there are none."""
     measured = [x for x in squares if x is not None]
     return torch.stack(measured).sum() if measured else None

@@ -1,4 +1,4 @@
-"""Steps of quantized states, and roundings of weights, by an engine that knows neither: read, step, write back."""
+"""Quantized states and rounded weights for engines that know neither: read, step, write back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adan.scalars import Signals, next_count, replaced
 
 
 def update(engine: Engine, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
-    """`Engine.update` of an engine that knows only plain states and plain rounding."""
+    """`Engine.update` with an engine that knows only plain states and plain rounding."""
     rows = [i for i in range(len(columns.param)) if _is_special(columns, i)]
     if not rows:
         return engine.update(columns, memo, signals)

@@ -1,4 +1,4 @@
-"""The tables through which `cuda.py` and the kernels meet: each slot is named here, once, and found by its name."""
+"""Layout of the tables that `cuda.py` fills and the kernels read: each slot is named here, once."""
 
 from adan.columns import Columns
 from adan.scalars import Displacement, Options, Scalars

@@ -51,17 +51,17 @@ def _check_folders(param: typer.CallbackParam, value: Path, folders: Sequence[Pa
 
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
 Out = Annotated[
-    Path | None, typer.Option(help="Folder of the records; a new one under runs/ unless given.", callback=check_folder)
+    Path | None, typer.Option(help="Folder for the records. Default: a new one under runs/.", callback=check_folder)
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue what was interrupted.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted command.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; on a cluster with --device cuda, per GPU.")]
 TimeLimit = Annotated[
-    str | None, typer.Option(metavar="TIME", help="90s, 25m, 2h: then stop with checkpoints, for --resume.")
+    str | None, typer.Option(metavar="TIME", help="Stop with checkpoints, for --resume, after 90s, 25m, 2h, …")
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; confidence intervals need at least 3.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. lr=0.003; adan.lr=0.003 is for adan alone."),
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. lr=0.003, or adan.lr=0.003 for adan alone."),
 ]
 
 

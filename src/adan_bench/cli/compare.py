@@ -19,7 +19,7 @@ from adan_bench.records.store import ARCHIVE, write_bytes
 
 Workloads = Annotated[
     list[str] | None,
-    typer.Argument(metavar="WORKLOAD...", help="See: adan-bench list workloads; all of --script's unless given."),
+    typer.Argument(metavar="WORKLOAD...", help="Names from `adan-bench list workloads`. Default: all of --script's."),
 ]
 Optimizers = Annotated[
     str, typer.Option(help="Names separated by commas, variants such as adan:state_format=8bit, or 'all'.")
@@ -35,7 +35,7 @@ def compare(
     tune: Annotated[int, typer.Option(min=0, help="Tuning trials per optimizer; 0 uses the stored settings.")] = 0,
     tuned: Annotated[Path | None, typer.Option(help="The settings that adan-bench tune saved to this file.")] = None,
     batch_sizes: Annotated[
-        str | None, typer.Option(help="A sweep, e.g. 32,64,128: lr by the square-root rule.")
+        str | None, typer.Option(help="Batch sizes to compare, e.g. 32,64,128; lr scales by the square-root rule.")
     ] = None,
     set_: Set = None,
     as_json: Json = False,
@@ -59,7 +59,7 @@ def compare(
 def tune(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
-    trials: Annotated[int, typer.Option(min=1, help="The same number for every optimizer.")] = 8,
+    trials: Annotated[int, typer.Option(min=1, help="Tuning trials per optimizer.")] = 8,
     save: Save = None,
     as_json: Json = False,
     *,
@@ -85,7 +85,7 @@ def suggest(
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Suggest a learning rate and what goes with it, by short runs: a quarter of one full run, of 480 steps or more."""
+    """Suggest a learning rate, b1 and warm-up from short runs, a quarter of a full one of at least 480 steps in all."""
     from adan_bench.studies.suggest import suggest_settings, suggestions
 
     with comparing(call, chosen, workloads, optimizers, as_json, set_) as comparison:
@@ -107,7 +107,7 @@ def _checked(file: Path) -> Path:
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUNS_DIR...", help="Folders of records, or packed files.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the report; the first RUNS_DIR unless given.", callback=check_folder)
+        Path | None, typer.Option(help="Folder for the report. Default: the first RUNS_DIR.", callback=check_folder)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -121,10 +121,10 @@ def report(
 
 
 def pack(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Folders of records, or files packed before.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Folders of records, or packed files.")],
     into: Annotated[Path, typer.Option(help="The file to write.", callback=check_file)],
 ) -> None:
-    """Pack runs into one file: configurations, results, curves of 60 points. `report` reads it as it does a folder."""
+    """Pack runs into one file: configurations, results, curves of 60 points. `report` reads it like a folder."""
     from adan_bench.records import archive
 
     records, damaged = archive.read_records(*runs)

@@ -13,7 +13,7 @@ from adan_bench.errors import UsageError
 
 
 def humaneval(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run that was made with --keep-weights.")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run with --keep-weights.")],
     yes: Annotated[
         bool, typer.Option("--yes-run-generated-code", help="Confirm that code written by the model may be run.")
     ] = False,
@@ -21,7 +21,7 @@ def humaneval(
     samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 20,
     k: Annotated[str, typer.Option(help="Comma-separated k of pass@k, at most --samples.")] = "1,10",
     tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 256,
-    jobs: Annotated[int, typer.Option(min=1, help="Answers run at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Answers to run at a time.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: Json = False,
 ) -> None:

@@ -22,9 +22,9 @@ class Weights(str, Enum):
 def memory(
     model: Annotated[
         str | None,
-        typer.Argument(help="A number of parameters (7B, 345M), a workload (--script's unless given), GPT-2-1B, …"),
+        typer.Argument(help="Parameters (7B, 345M), a model (GPT-2-1B, …) or a workload. Default: --script's."),
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="Shards of FSDP2; 1 is one GPU or DDP.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs that FSDP2 shards over; 1 is one GPU or DDP.")] = 1,
     weights: Annotated[Weights, typer.Option(help="Type of the weights and gradients.")] = Weights.fp32,
     kahan_sum: Annotated[bool, typer.Option("--kahan-sum", help="Adan's option, for bf16 weights.")] = False,
     release_gradients: Annotated[

@@ -46,24 +46,30 @@ def rows(records: Path = RECORDS) -> list[dict[str, Any]]:
     "steps",
 )  # fmt: skip
 def reproduce(
-    names: Annotated[list[str], typer.Argument(metavar="TABLE...", help="See: adan-bench list tables; or 'all'.")],
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1; as the table says unless given.")] = None,
+    names: Annotated[
+        list[str], typer.Argument(metavar="TABLE...", help="Names from `adan-bench list tables`, or 'all'.")
+    ],
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1. Default: the table's.")] = None,
     yes: Annotated[
         bool, typer.Option("--yes-run-generated-code", help="Run what GPT-2 writes, for HumanEval's pass@k.")
     ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="ROW,COLUMN", help="One cell, or a row or a column; several times.")
+        list[str] | None, typer.Option(metavar="ROW,COLUMN", help="Run only this cell, row or column; repeatable.")
     ] = None,
-    workload: Annotated[str | None, typer.Option(help="Run the rows on this one; --script's unless given.")] = None,
-    radius: Annotated[float | None, typer.Option(min=0, help="R of restarts; by a pilot run unless given.")] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="Run the table's rows on this workload. Default: --script's.")
+    ] = None,
+    radius: Annotated[
+        float | None, typer.Option(min=0, help="R of restarts. Default: measured by a pilot run.")
+    ] = None,
     set_: Set = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and what they lack, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and what is missing, and stop.")] = False,
     as_json: Json = False,
     *,
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Rerun tables of the paper at a chosen scale, and print its figures beside ours."""
+    """Rerun tables of the paper at a chosen scale, and print its numbers next to ours."""
     from adan_bench.cli.progress import showing
     from adan_bench.reports import paper as report
     from adan_bench.studies import paper as study
@@ -137,22 +143,20 @@ UNITS = {
 
 @run_flags("scale", "device", "bf16", "parallel")
 def speed(
-    models: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL...", help="All of the paper's unless given.")
-    ] = None,
+    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", help="Default: all of the paper's.")] = None,
     optimizers: Annotated[
         str | None,
         typer.Option(
-            help="Names separated by commas, or variants such as adan:state_format=8bit; the paper's unless given."
+            help="Names or variants such as adan:state_format=8bit, separated by commas. Default: the paper's."
         ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure; the paper has 200.")] = 20,
     warmup: Annotated[int, typer.Option(min=0, help="Untimed warm-up steps.")] = 5,
     batch_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Images, or sequences of 1,024 tokens; 128 and 8 unless given, 2 at smoke."),
+        typer.Option(min=1, help="Images, or sequences of 1,024 tokens. Default: 128 and 8; at smoke, 2."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A JSON file for the record.", callback=check_file)] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the record.", callback=check_file)] = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,

@@ -18,9 +18,9 @@ from adan_bench.errors import TimeLimitReached, UsageError
 @run_flags(without=("cluster", "jobs", "ranks"))
 def run(
     workload: Annotated[
-        str | None, typer.Argument(help="See: adan-bench list workloads; --script's unless given.")
+        str | None, typer.Argument(help="A name from `adan-bench list workloads`. Default: --script's.")
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
+    optimizer: Annotated[str, typer.Option(help="A name from `adan-bench list optimizers`.")] = "adan",
     set_: Set = None,
     as_json: Json = False,
     *,

@@ -13,7 +13,7 @@ from adan_bench.cli.reporting import write_and_show
 from adan_bench.config import RunConfig
 
 Names = Annotated[
-    list[str], typer.Argument(metavar="STUDY...", help="Names of `adan-bench list studies`, or files like theirs.")
+    list[str], typer.Argument(metavar="STUDY...", help="Names from `adan-bench list studies`, or your own TOML files.")
 ]
 
 
@@ -40,7 +40,7 @@ def rows() -> list[dict[str, Any]]:
     "data", "script", "device", "graph", "threads", "checkpoint_every", "ranks", "parallel", "cluster", "tensorboard"
 )
 def study(names: Names, as_json: Json = False, *, chosen: RunConfig, call: Invocation) -> None:
-    """Run studies: the same search for every optimizer, then seeds, as their files say."""
+    """Run studies: an equal search for every optimizer, then seeds, as TOML files describe them."""
     from adan_bench.cli.progress import showing
     from adan_bench.records.store import check_empty
     from adan_bench.studies.arms import Planner

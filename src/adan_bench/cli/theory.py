@@ -20,7 +20,7 @@ app = typer.Typer(help="Check the paper's theory numerically, claim by claim.", 
 def theory(
     context: typer.Context,
     out: Out = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="One study; may be given again.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Run only this study; repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check the paper's lemmas, propositions and rates in fp64, in one to two minutes; exit code 1 where one fails."""
@@ -61,9 +61,9 @@ def theory(
 @run_flags("steps", "seed", "device", "data", "script", "scale", "threads")
 def constants(
     workload: Annotated[
-        str | None, typer.Argument(help="See: adan-bench list workloads; --script's unless given.")
+        str | None, typer.Argument(help="A name from `adan-bench list workloads`. Default: --script's.")
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="See: adan-bench list optimizers.")] = "adan",
+    optimizer: Annotated[str, typer.Option(help="A name from `adan-bench list optimizers`.")] = "adan",
     as_json: Json = False,
     *,
     chosen: RunConfig,
