@@ -116,7 +116,7 @@ def suggest_from_adamw(
         "b2 = 0.92 (paper): Adan is not sensitive to it.",
         "b3 = 0.99 (paper): its default.",
         f"weight_decay = {decay:g}, AdamW's ÷ {LR_RATIO:g} (paper): DeiT's is 2.5 × its ViT's; lr·λ remains AdamW's.",
-        f"warmup_steps = {warmup:,} (authors): twice AdamW's, up to half of the run, but at least {WARMUP:.0%} of it.",
+        f"warmup_steps = {warmup:,} (authors): twice AdamW's, up to half the run; at least AdamW's and {WARMUP:.0%}.",
         f"eps = {eps:g} (kept): the paper takes over the compared optimizer's ε.",
     ]
     return Suggestion(new_lr, (b1, 0.92, 0.99), eps, decay, warmup, tuple(why))
