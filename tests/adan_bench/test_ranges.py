@@ -362,6 +362,7 @@ def test_a_search_over_ranges_that_trains(bench: Any, folder: Path, tiny: Path) 
         ("seeds = 2", "seeds = [0, 1001]", "seeds: 1001; those from 1000 on are for trials"),
         ("confirm = 2", "confirm = 2\nseed = 3", "search.seed: 3; give a number from 1000 on"),
         ("confirm = 2", "confirm = -1", "search.confirm: -1; give a number from 0 on"),
+        ("confirm = 2", "confirm = 90", "search.confirm: 90; give at most the number of search.trials, "),
         ("[search.ranges]", "[search.range]", "search: no key 'range'"),
         ("seeds = 2", 'seeds = 2\nrepeats = "field"', "repeats: field repeats this study; name another"),
         ("seeds = 2", 'seeds = 2\nrepeats = "feld"', "repeats: no study 'feld'"),
