@@ -209,4 +209,3 @@ def test_the_page_begins_with_an_answer_about_adan() -> None:
     said = "adan against the best other optimizer of each table: better by more than the seeds explain on a (sgd); "
     assert overall(summaries) == f"{said}within what the seeds explain on b (sgd)."
     assert overall(summaries) in render([], summaries).markdown
-    assert overall(summaries, "adamw") == ""
