@@ -63,6 +63,9 @@ def test_a_packed_study_reads_as_its_folder(bench: Any, tmp_path: Path) -> None:
         code, _, err = bench("pack", tmp_path / "runs", "--into", other)
         assert (code, other.read_bytes()) == (2, content)
         assert f"--into {other}: it is there, and is no packed file; name another" in err
+    code, _, err = bench("report", other, "--out", tmp_path / "report")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "give a folder of records, or a file of adan-bench pack" in err
 
 
 def test_curves_are_thinned_and_no_folder_is_kept(first_format: dict[str, Any]) -> None:

@@ -133,7 +133,7 @@ def pack(
     if into.exists():
         try:
             archive.read_archive(into)
-        except (UsageError, UnicodeDecodeError) as error:
+        except UsageError as error:
             raise UsageError(f"--into {into}: it is there, and is no packed file; name another") from error
     into.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(into, archive.pack(records).encode())

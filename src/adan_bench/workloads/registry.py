@@ -147,5 +147,5 @@ def workloads() -> dict[str, Workload]:
 def get_workload(name: str, scale: str = SCALES[0]) -> Workload:
     known = workloads()
     if name not in known:
-        raise unknown("workload", name, known)
+        raise UsageError(f"{unknown('workload', name, known)}; one of your own needs its --script FILE")
     return known[name].at(scale)
