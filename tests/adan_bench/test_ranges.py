@@ -150,7 +150,9 @@ def test_some_optimizers_searched_again(folder: Path, tiny: Path) -> None:
     (folder / "again.toml").write_text('optimizers = ["adamw"]' + AGAIN, encoding="utf-8")
     some = make(planner_of(folder, tiny, "again", "some"), in_the_middle)
     assert {path.split("/")[0] for path in some} == {"adamw"}
-    for names, message in ((["adamx"], "optimizers: no optimizer 'adamx'"), ([1], "optimizers: no optimizer '1'")):
+    twice = "optimizers: adamw, adamw: it names one twice; omit it"
+    unknown = {"adamx": "optimizers: no optimizer 'adamx'", 1: "optimizers: no optimizer '1'"}
+    for names, message in ((["adamw", "adamw"], twice), *(([name], said) for name, said in unknown.items())):
         (folder / "again.toml").write_text(f"optimizers = {names}{AGAIN}", encoding="utf-8")
         with pytest.raises(UsageError, match=message):
             parse(folder / "again.toml")

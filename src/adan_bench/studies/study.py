@@ -229,11 +229,13 @@ def _content(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
     for key in {"run", "search"} & content.keys():
         content[key] = {**there.get(key, {}), **content[key]}
     if chosen is not None:
-        known = there.get("optimizers", {})
-        for name in map(str, chosen):
+        names, known = [*map(str, chosen)], there.get("optimizers", {})
+        if len(set(names)) < len(names):
+            raise UsageError(f"{file}: optimizers: {', '.join(names)}: it names one twice; omit it")
+        for name in names:
             if name not in known:
                 raise UsageError(f"{file}: optimizers: {unknown('optimizer', name, known)}")
-        content["optimizers"] = {name: known[name] for name in chosen}
+        content["optimizers"] = {name: known[name] for name in names}
     return {**there, **content}
 
 
