@@ -56,6 +56,16 @@ def test_a_packed_study_reads_as_its_folder(bench: Any, tmp_path: Path) -> None:
     assert "give --out DIR" in err
     code, _, err = bench("report", tmp_path / "report" / "runs.jsonl", "--out", tmp_path / "report")
     assert code == 2, "the archive would be overwritten"
+    assert bench("pack", tmp_path / "runs", "--into", tmp_path / "new" / "study.jsonl")[0] == 0
+    for content in (b"import torch\n", b"\xff"):  # of a script, of a picture
+        other = tmp_path / "other.py"
+        other.write_bytes(content)
+        code, _, err = bench("pack", tmp_path / "runs", "--into", other)
+        assert (code, other.read_bytes()) == (2, content)
+        assert f"--into {other}: it is there, and is no packed file; name another" in err
+    code, _, err = bench("report", other, "--out", tmp_path / "report")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "give a folder of records, or a file of adan-bench pack" in err
 
 
 def test_curves_are_thinned_and_no_folder_is_kept(first_format: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from adan_bench.workloads.registry import get_workload
         (["run", "nope"], ["'nope'", "digits-vit", "ptb-lstm"]),
         (["run", "digit-vit"], ["did you mean digits-vit"]),
         (["compare", "digits-vit", "nope"], ["'nope'", "digits-vit"]),
+        (["compare", "digits-vit", "--seeds", "1001"], ["--seeds 1001", "1000"]),  # the first seed of trials is 1000
         (["compare"], ["no workload was named", "adan-bench list", "--script FILE"]),
         (["run", "digits-vit", "--optimizer", "nope"], ["'nope'", *SPECS]),
         (["compare", "digits-vit", "--optimizers", "adan,nope"], ["'nope'", *SPECS]),

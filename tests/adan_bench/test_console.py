@@ -13,8 +13,9 @@ from rich.console import Console
 from adan_bench.cli.common import grid
 from adan_bench.cli.paper import OUTLINE
 from adan_bench.cli.progress import showing
-from adan_bench.config import RunProgress
+from adan_bench.config import RunProgress, as_json
 from adan_bench.training.jobs import Event, Job
+from adan_bench.training.optimizers import defaults, get_optimizer
 
 
 def events(config: Any) -> list[Event]:
@@ -24,7 +25,7 @@ def events(config: Any) -> list[Event]:
         Event(job, 0, 2),
         Event(job, 0, 2, progress=RunProgress(30, 60, 0.5, 0.375, 20.0, 1.5)),
         Event(job, 1, 2, result=finished),
-        Event(job, 2, 2, result={**finished, "status": "diverged", "final": {}}),
+        Event(job, 2, 2, result={**finished, "status": "diverged", "final": {"error": None, "more": 1.0}}),
     ]
 
 
@@ -57,10 +58,21 @@ def test_live_and_plain(config: Any, terminal: bool) -> None:
         "20.0 steps/s",
         "2 s left",
         "error 0.2500",
-        "diverged at step 60",
+        "diverged at step 60: error not finite",
     ):
         assert part in text
     assert ("\x1b" in text) == terminal
+
+
+def test_a_trial_names_what_it_varies(config: Any) -> None:
+    """Later trials have their settings from records, where tuples are lists."""
+    usual = defaults(get_optimizer("adan"))
+    for settings in (usual, as_json(usual)):
+        output = io.StringIO()
+        job = Job(config("adan", role="tune", settings={**settings, "lr": 0.1, "eps": 1e-6}), Path("tune-06"))
+        with showing(Console(file=output, width=200), as_json=False) as show:
+            show(Event(job, 1, 2, result={"status": "unfinished", "step": 3}))
+        assert "tune-06 lr=0.1 eps=1e-06: paused at step 3" in output.getvalue()
 
 
 def test_json_names_variants(config: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,6 +114,16 @@ def run(bench: Any, tmp_path: Path, old: str, new: str) -> tuple[int, str]:
         ("lambda position: x", "shuffled([x, x[:1]], 1, 0)", "shuffled: tensors must be of one length, got 2 and 1"),
         ("lambda position: x", "shuffled(x, 1, 0)", "shuffled: tensors must be a list of tensors, got a Tensor; write"),
         ("lambda position: x", "shuffled([[1, 2]], 1, 0)", "shuffled: tensors must be a list of tensors, got [[1, 2]]"),
+        (
+            "lambda position: x",
+            "shuffled([x[:0]], 1, 0)",
+            "batch_size=1 is more than the 0 examples; look at",
+        ),
+        (
+            "def own(context)",
+            "def own()",
+            "@workload('own'): its function must take one argument, the context",
+        ),
         ("lambda position: x", "shuffled([], 1, 0)", "shuffled: tensors must be a list of tensors, got []; write "),
         ("Scale(0.5, 4, 2)", "4", "@workload('own'): smoke must be a Scale, got 4; for example Scale(target=0.9"),
     ],

@@ -19,7 +19,6 @@ from support.forked import Program
 from support.shared_runs import KINDS, SCRIPT, configuration, every_kind, lines, lose_a_rank, shared_run, with_fewer
 
 from adan_bench.data.batching import moved
-from adan_bench.data.files import SHAKESPEARE
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, read_lines, read_run
 from adan_bench.training.distributed import Ranks
@@ -88,9 +87,7 @@ def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path
 def test_one_two_and_four_ranks_have_the_same_curve(tmp_path: Path) -> None:
     """One workload of each kind, and one with a memory that goes from four ranks to two and to one."""
     data = tmp_path / "data"
-    text = data / SHAKESPEARE
-    text.parent.mkdir(parents=True)
-    text.write_text("To be, or not to be, that is the question.\n" * 600, encoding="utf-8")
+    data.mkdir()
     widths, depths = get_workload("deformable-detr").scales["smoke"].sizes.backbone
     sizes = {"embedding_size": widths[0], "hidden_sizes": widths, "depths": depths, "layer_type": "basic"}
     backbone = transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes))

@@ -150,7 +150,9 @@ def test_some_optimizers_searched_again(folder: Path, tiny: Path) -> None:
     (folder / "again.toml").write_text('optimizers = ["adamw"]' + AGAIN, encoding="utf-8")
     some = make(planner_of(folder, tiny, "again", "some"), in_the_middle)
     assert {path.split("/")[0] for path in some} == {"adamw"}
-    for names, message in ((["adamx"], "optimizers: no optimizer 'adamx'"), ([1], "optimizers: no optimizer '1'")):
+    twice = "optimizers: adamw, adamw: it names one twice; omit it"
+    unknown = {"adamx": "optimizers: no optimizer 'adamx'", 1: "optimizers: no optimizer '1'"}
+    for names, message in ((["adamw", "adamw"], twice), *(([name], said) for name, said in unknown.items())):
         (folder / "again.toml").write_text(f"optimizers = {names}{AGAIN}", encoding="utf-8")
         with pytest.raises(UsageError, match=message):
             parse(folder / "again.toml")
@@ -309,7 +311,7 @@ def test_what_a_report_says(folder: Path, tiny: Path) -> None:
     assert "not a fair comparison" not in report
     tuned, _ = write_tuning([r for r in records if r.config.role == "tune"], folder)
     page = tuned.with_suffix(".md").read_text(encoding="utf-8")
-    assert "(mean of 3 seeds), the best of 12 trials." in page
+    assert page.count("| 12, the best with 3 seeds |") == 2
     assert "24 trials" in page
 
 
@@ -362,6 +364,7 @@ def test_a_search_over_ranges_that_trains(bench: Any, folder: Path, tiny: Path) 
         ("seeds = 2", "seeds = [0, 1001]", "seeds: 1001; those from 1000 on are for trials"),
         ("confirm = 2", "confirm = 2\nseed = 3", "search.seed: 3; give a number from 1000 on"),
         ("confirm = 2", "confirm = -1", "search.confirm: -1; give a number from 0 on"),
+        ("confirm = 2", "confirm = 90", "search.confirm: 90; give at most the number of search.trials, "),
         ("[search.ranges]", "[search.range]", "search: no key 'range'"),
         ("seeds = 2", 'seeds = 2\nrepeats = "field"', "repeats: field repeats this study; name another"),
         ("seeds = 2", 'seeds = 2\nrepeats = "feld"', "repeats: no study 'feld'"),

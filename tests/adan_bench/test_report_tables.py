@@ -20,7 +20,7 @@ from adan_bench.records.stats import (
     summarize_trials,
     welch,
 )
-from adan_bench.reports.comparison import in_numbers, render, table_rows, warn, write_report, write_tuning
+from adan_bench.reports.comparison import in_numbers, render, table_rows, tuning_rows, warn, write_report, write_tuning
 from adan_bench.reports.conclusions import conclude, number, overall, tuning
 from adan_bench.reports.figures import write_figures
 
@@ -84,6 +84,11 @@ def test_a_trial_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     found = {o.name: o.trials for o in summarize_trials(trials(2) + sweep)[0].optimizers}
     assert found == dict.fromkeys(("adan", "sgd", "adan (sweep)", "sgd (sweep)"), 3)
     assert "6 trials by adan-bench." in (tmp_path / "tuning.md").read_text(encoding="utf-8")
+
+
+def test_where_no_trial_has_a_result_no_rate_is_named() -> None:
+    (found,) = summarize_trials([record("adan", None, lr=lr, role="tune") for lr in (0.1, 0.2)])
+    assert tuning_rows(found)[1] == [["adan", "–", "–", "–", "–", "2, none with a result", ""]]
 
 
 @pytest.mark.parametrize("metric", ["loss [nats]", "reward [/s]"])
@@ -204,4 +209,3 @@ def test_the_page_begins_with_an_answer_about_adan() -> None:
     said = "adan against the best other optimizer of each table: better by more than the seeds explain on a (sgd); "
     assert overall(summaries) == f"{said}within what the seeds explain on b (sgd)."
     assert overall(summaries) in render([], summaries).markdown
-    assert overall(summaries, "adamw") == ""

@@ -157,6 +157,15 @@ def test_weights_at_the_start_are_told_by_their_content() -> None:
     assert [other.name for other in others] == ["w, init aaaaaaaa", "w, init bbbbbbbb", "w, init of unknown content"]
 
 
+def test_rows_of_one_optimizer_are_told_apart() -> None:
+    """By their studies, or by those settings alone that differ."""
+    mine = [record("adan", 0.1, study="a"), record("adan", 0.2, study="b", lr=0.2), record("sgd", 0.3, study="b")]
+    assert {o.name for o in summarize(mine)[0].optimizers} == {"adan (a)", "adan (b)", "sgd"}
+    more = [*mine, record("adan", 0.4, study="b", lr=0.4)]
+    names = {'adan {"lr": 0.1}', 'adan {"lr": 0.2}', "sgd", 'adan {"lr": 0.4}'}
+    assert {o.name for o in summarize(more)[0].optimizers} == names
+
+
 def test_a_seed_that_was_run_twice_counts_once() -> None:
     first = record("adan", 0.1, path="b", started="2026-01-01T10:00:00+00:00")
     again = record("adan", 0.3, path="a", started="2026-01-02T10:00:00+00:00")

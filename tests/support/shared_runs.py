@@ -71,7 +71,7 @@ def every_kind(data, folder, parallel=None, stop=None):
 
     The run `moved`, with a memory, begins on four ranks and goes on here.
 
-    data: a folder with text, and the weights of the detector's backbone. stop: of the run `moved`.
+    data: a folder with the weights of the detector's backbone. stop: of the run `moved`.
     """
     evaluate = Trainer.evaluate
     Trainer.evaluate = lambda self: {self.workload.metric: sum(p.double().abs().sum().item() for p in weights(self))}

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from adan_bench.config import Budget, Execution, Provenance, RunConfig
+from adan_bench.config import TUNING_SEED, Budget, Execution, Provenance, RunConfig
 from adan_bench.errors import UsageError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DIVERGED, EXIT_TIME_LIMIT, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
@@ -58,7 +58,9 @@ Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; on a cluster wit
 TimeLimit = Annotated[
     str | None, typer.Option(metavar="TIME", help="Stop with checkpoints, for --resume, after 90s, 25m, 2h, …")
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0 … N−1; confidence intervals need at least 3.")]
+Seeds = Annotated[
+    int, typer.Option(min=1, max=TUNING_SEED, help="Seeds 0 … N−1; confidence intervals need at least 3.")
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. lr=0.003, or adan.lr=0.003 for adan alone."),

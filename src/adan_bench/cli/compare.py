@@ -130,6 +130,11 @@ def pack(
     records, damaged = archive.read_records(*runs)
     if damaged:
         raise UsageError(f"{damaged[0]}; nothing was packed")
+    if into.exists():
+        try:
+            archive.read_archive(into)
+        except UsageError as error:
+            raise UsageError(f"--into {into}: it is there, and is no packed file; name another") from error
     into.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(into, archive.pack(records).encode())
     print(f"{into}: {len(records)} runs")

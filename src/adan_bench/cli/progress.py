@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from adan_bench.cli.common import grid, say
-from adan_bench.config import RunConfig, RunProgress
+from adan_bench.config import RunConfig, RunProgress, as_json
 from adan_bench.records.stats import WorkloadSummary
 from adan_bench.records.store import finite
 from adan_bench.reports.comparison import COLUMNS, TRIALS_TERMS, table_rows, tuning_rows, warn
@@ -51,8 +52,9 @@ def _label(event: Event) -> str:
 
 def _varied(config: RunConfig) -> str:
     """The settings of a trial that are not the optimizer's defaults, its rate first."""
-    usual = {} if config.optimizer not in known() else defaults(get_optimizer(config.optimizer))
-    others = {key: value for key, value in config.tuned.items() if key != "lr" and value != usual.get(key)}
+    usual = {} if config.optimizer not in known() else as_json(defaults(get_optimizer(config.optimizer)))
+    tuned = as_json(config.tuned)  # as they are in a record, from which later trials take theirs
+    others = {key: value for key, value in tuned.items() if key != "lr" and value != usual.get(key)}
     return assignments({"lr": f"{config.settings['lr']:g}", **others})
 
 
@@ -75,8 +77,11 @@ def _outcome(event: Event) -> str:
     result = event.result
     if result["status"] == "failed":
         return f"failed: {result['error']}"
-    if result["status"] in ("diverged", "unfinished"):
-        return f"{result['status'].replace('unfinished', 'paused')} at step {result['step']}"
+    if result["status"] == "unfinished":
+        return f"paused at step {result['step']}"
+    if result["status"] == "diverged":
+        lost = [key for key, value in result["final"].items() if value is None or not math.isfinite(value)]
+        return f"diverged at step {result['step']}" + (f": {', '.join(lost)} not finite" if lost else "")
     numbers = ", ".join(f"{key} {number(value)}" for key, value in result["final"].items())
     return f"{numbers}, {result['step'] / max(result['seconds'], 1e-9):.1f} steps/s"
 

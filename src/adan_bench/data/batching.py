@@ -53,7 +53,8 @@ def epoch_order(size: int, batch_size: int, seed: int, repeats: int = 1) -> Call
     """
     per_epoch = size // batch_size
     if per_epoch == 0:
-        raise UsageError(f"batch_size={batch_size} is more than the {size} examples; use at most {size}")
+        remedy = f"use at most {size}" if size else "look at what selects them"
+        raise UsageError(f"batch_size={batch_size} is more than the {size} examples; {remedy}")
 
     @lru_cache(maxsize=2)
     def order(epoch: int) -> Tensor:

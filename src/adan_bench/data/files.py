@@ -12,7 +12,6 @@ COCO_SIZE, COCO_ANNOTATED = 118_287, 117_266  # images of train2017, and those o
 BCCD = ("bccd/annotations/instances_train.json", "bccd/annotations/instances_val.json")
 PENN_TREEBANK = tuple(f"ptb/ptb.{split}.txt" for split in SPLITS)
 WIKITEXT = tuple(f"wikitext-103/wiki.{split}.tokens" for split in SPLITS)
-SHAKESPEARE = "tinyshakespeare/input.txt"
 CITATIONS = tuple(f"graphs/cora/{name}" for name in ("edges.csv", "nodes.csv", "features.npz"))
 PROTEINS = "ogbn_proteins"
 PROTEINS_RAW = ("edge", "edge-feat", "num-edge-list", "node_species", "node-label")

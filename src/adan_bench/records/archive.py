@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord
-from adan_bench.errors import UsageError, listing
+from adan_bench.errors import UsageError, listing, reading
 from adan_bench.records.first_format import from_first_format
 from adan_bench.records.store import DamagedRecord, check_config, check_environment, check_result, each, read_runs
 
@@ -40,7 +40,9 @@ def read_archive(file: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
     """The runs of an archive, and what is wrong with its other lines."""
     records: list[RunRecord] = []
     damaged: list[DamagedRecord] = []
-    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    with reading(file, "no packed runs", "give a folder of records, or a file of adan-bench pack"):
+        lines = file.read_text(encoding="utf-8").splitlines()
+    for number, text in enumerate(lines, 1):
         try:
             records.append(_record(json.loads(text), file))
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # no JSON, or other things than a record

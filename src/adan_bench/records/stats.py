@@ -286,9 +286,7 @@ def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     summaries = []
     for label, group in _labeled(grouped([r for r in records if r.config.role == "tune"], lambda r: _setup(r.config))):
         trials = [_once(own) for own in grouped(group, lambda r: (r.config.name, r.config.study))]
-        keys = [(own[0].config.name, own[0].config.study) for own in trials]
-        names = [name for name, _ in keys]
-        titles = [f"{name} ({study})" if study and names.count(name) > 1 else name for name, study in keys]
+        titles = _titles([own[0].config for own in trials])
         bests = [_optimizer(title, best_trials(own), own) for title, own in zip(titles, trials, strict=True)]
         lost = [sum(r.diverged for r in own) for own in trials]
         summaries.append(_workload(label, [replace(best, diverged=n) for best, n in zip(bests, lost, strict=True)]))
@@ -368,16 +366,29 @@ def _text(value: Any) -> str:
 def _summarize(label: str, records: Sequence[RunRecord]) -> WorkloadSummary:
     # An optimizer with two sets of settings is two competitors.
     groups = grouped([r for r in records if r.config.role == "run"], lambda r: (r.config.name, r.config.tuned))
-    names = [group[0].config.name for group in groups]
     summaries = []
-    for name, group in zip(names, groups, strict=True):
+    for title, group in zip(_titles([group[0].config for group in groups]), groups, strict=True):
         own = group[0].config
-        tuned = [r for r in records if r.config.role == "tune" and r.config.name == name]
+        tuned = [r for r in records if r.config.role == "tune" and r.config.name == own.name]
         trials = _once([r for r in tuned if r.config.study in (own.study, own.origin.source)])  # not of another search
-        title = name if names.count(name) == 1 else f"{name} {_text(own.tuned)}"
         repeats = tuple(tuple(r.path for r in same) for same in _alike(group) if len(same) > 1)
         summaries.append(replace(_optimizer(title, _once(group), trials), repeats=repeats))
     return _workload(label, summaries)
+
+
+def _titles(configs: Sequence[RunConfig]) -> list[str]:
+    """The name of each; of several that share it, also the study or, where that does not tell them apart, what does."""
+
+    def title(own: RunConfig) -> str:
+        same = [other for other in configs if other.name == own.name]
+        if len(same) == 1:
+            return own.name
+        if len({other.study for other in same}) == len(same):
+            return f"{own.name} ({own.study})" if own.study else own.name
+        tuned = own.tuned.items()
+        return f"{own.name} {_text({k: v for k, v in tuned if any(_text(v) != _text(o.tuned.get(k)) for o in same)})}"
+
+    return [title(config) for config in configs]
 
 
 def _alike(records: Sequence[RunRecord]) -> list[list[RunRecord]]:

@@ -138,7 +138,7 @@ def _section(
         name = f"{summary.name}: training and held-out curves"
         parts.append(html.PagePart(html.chart("curves", index).html, f"![{name}]({figures.get(summary.name, '')})"))
     if tuned:
-        text = f"{judged(facts)[0]} at the end of each tuning trial, other settings default (lr: the learning rate)."
+        text = f"{judged(facts)[0]} at the end of each tuning trial, other settings equal (lr: the learning rate)."
         rates = (html.heading("Learning rate"), html.paragraph(text, "soft"), html.chart("rates", index))
         parts += [html.PagePart(part.html) for part in rates]
     return html.section(summary.name, *parts)
@@ -311,12 +311,10 @@ def environments_part(records: Sequence[RunRecord]) -> html.PagePart:
 
 TRIALS_HEAD = ("optimizer", "{metric}", "lr", "lower and higher lr", "lr range ±2%", "trials", "other settings")
 TRIALS_TERMS = (
-    "With seeds that no comparison uses. Lower and higher lr: the result at the tried rates next "
-    "to the best. lr range ±2%: the rates around the best whose result is within 2% of it. edge: the best rate is the "
-    "lowest or highest that was tried, so a better one may lie beyond; tune again with more trials."
-)
-TRIALS_SURE = (
-    " One run each, unless more are named: of rates that differ less than seeds do, either may be the better one."
+    "With seeds that no comparison uses. Lower and higher lr: the result at the tried rates next to the best. lr range "
+    "±2%: the rates around the best whose result is within 2% of it. edge: the best rate is the lowest or highest that "
+    "was tried, so a better one may lie beyond; tune again with more trials. One run each, unless more are named: of "
+    "rates that differ less than seeds do, either may be the better one."
 )
 
 
@@ -332,10 +330,8 @@ def write_tuning(
     trials = sum(o.trials for summary in summaries for o in summary.optimizers)
     parts = [html.paragraph(text, "warning") for text in warn([], damaged)] + [html.paragraph(text) for text in notes]
     for i, summary in enumerate(summaries):
-        chosen = " ".join(_chosen(o, summary.facts["metric"]) for o in summary.optimizers)
         lines = [
             html.paragraph(f"{budget(summary)}.", "soft"),
-            html.paragraph(chosen + TRIALS_SURE, "conclusion"),
             html.table(*tuning_rows(summary), before=swatches(summary, data["styles"])),
             html.PagePart(html.heading("Learning rate").html + html.chart("rates", i).html),
         ]
@@ -351,24 +347,9 @@ def tuning_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     return head, [_best_trial_row(o) for o in summary.optimizers]
 
 
-def _chosen(o: OptimizerSummary, metric: str) -> str:
-    """What was chosen for an optimizer, and how sure that is."""
-    if o.final is None:
-        return f"{o.name}: no trial has a result, so nothing was chosen."
-    text = f"{o.name}: lr {o.settings['lr']:g} gave the {metric} {number(o.final.mean)}"
-    text += f" (mean of {count(o.n, 'seed')})" if o.n > 1 else ""
-    if (s := o.sensitivity) is None:
-        return f"{text}, the best of {count(o.trials, 'trial')}."
-    others = [(lr, value) for lr, value in s.points if value is not None and lr != s.best_lr]
-    if not others:
-        return f"{text}; no other rate has a result."
-    best = o.final.mean
-    lr, value = min(others, key=lambda point: abs(point[1] - best))
-    text += f", the next best, {lr:g}, {number(value)}"
-    return f"{text}; the best is at the edge, so a better one may lie beyond." if s.at_edge else f"{text}."
-
-
 def _best_trial_row(o: OptimizerSummary) -> list[str]:
+    if o.final is None:  # nothing was chosen
+        return [o.name, *["–"] * 4, f"{o.trials}, none with a result", ""]
     others = html.settings({key: value for key, value in o.settings.items() if key != "lr"})
     beside, width = "–", "–"
     if (s := o.sensitivity) is not None:
@@ -376,6 +357,6 @@ def _best_trial_row(o: OptimizerSummary) -> list[str]:
         i = [rate for rate, _ in s.points].index(s.best_lr)
         beside, width = f"{results[i]}, {results[i + 2]}", f"{s.low:g} … {s.high:g}"
     edge = " (edge)" if s is not None and s.at_edge else ""
-    best = number(None if o.final is None else o.final.mean)
-    lost = f", {o.diverged} diverged" if o.diverged else ""
-    return [o.name, best, f"{o.settings['lr']:g}{edge}", beside, width, f"{o.trials}{lost}", others]
+    trials = f"{o.trials}, {o.diverged} diverged" if o.diverged else f"{o.trials}"
+    trials += f", the best with {o.n} seeds" if o.n > 1 else ""
+    return [o.name, number(o.final.mean), f"{o.settings['lr']:g}{edge}", beside, width, trials, others]

@@ -338,8 +338,8 @@ def tuning(summaries: Sequence[WorkloadSummary]) -> str:
     return f"{text} Settings: {'. '.join(f'{name}: {origin}' for name, origin in origins.items())}."
 
 
-def overall(summaries: Sequence[WorkloadSummary], name: str = "adan") -> str:
-    """One sentence on an optimizer against the best other of each table; empty where there is nothing to say."""
+def overall(summaries: Sequence[WorkloadSummary]) -> str:
+    """One sentence on Adan against the best other of each table; empty where there is nothing to say."""
     phrases = {
         "better": "better by more than the seeds explain on",
         "worse": "worse on",
@@ -348,15 +348,15 @@ def overall(summaries: Sequence[WorkloadSummary], name: str = "adan") -> str:
     }
     tables: dict[str, list[str]] = {}
     for summary in summaries:
-        ours = next((o for o in summary.optimizers if o.name == name and o.final is not None), None)
-        best = next((o for o in summary.optimizers if o.name != name and o.final is not None), None)
+        ours = next((o for o in summary.optimizers if o.name == "adan" and o.final is not None), None)
+        best = next((o for o in summary.optimizers if o.name != "adan" and o.final is not None), None)
         if ours is not None and best is not None:
             word = "unfair" if unfair(summary) else _found(summary, ours, best)
             tables.setdefault(phrases.get(word, "with too few seeds to tell on"), []).append(
                 f"{summary.name} ({best.name})"
             )
     said_of = "; ".join(f"{phrase} {_join(names)}" for phrase, names in tables.items())
-    return f"{name} against the best other optimizer of each table: {said_of}." if tables else ""
+    return f"adan against the best other optimizer of each table: {said_of}." if tables else ""
 
 
 def _n(o: OptimizerSummary) -> int:

@@ -229,11 +229,13 @@ def _content(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
     for key in {"run", "search"} & content.keys():
         content[key] = {**there.get(key, {}), **content[key]}
     if chosen is not None:
-        known = there.get("optimizers", {})
-        for name in map(str, chosen):
+        names, known = [*map(str, chosen)], there.get("optimizers", {})
+        if len(set(names)) < len(names):
+            raise UsageError(f"{file}: optimizers: {', '.join(names)}: it names one twice; omit it")
+        for name in names:
             if name not in known:
                 raise UsageError(f"{file}: optimizers: {unknown('optimizer', name, known)}")
-        content["optimizers"] = {name: known[name] for name in chosen}
+        content["optimizers"] = {name: known[name] for name in names}
     return {**there, **content}
 
 
@@ -242,6 +244,9 @@ def _ranges(file: Path, search: Settings) -> RangeSearch | None:
     for key, least in (("trials", 1), ("confirm", 0), ("seed", TUNING_SEED)):
         if search.get(key, least) < least:
             raise UsageError(f"{file}: search.{key}: {search[key]}; give a number from {least} on, or omit it")
+    confirm, trials = search.get("confirm", 0), search.get("trials", TRIALS)
+    if confirm > trials:
+        raise UsageError(f"{file}: search.confirm: {confirm}; give at most the number of search.trials, {trials}")
     ranges, how = search.pop("ranges", {}), {key: search.pop(key) for key in ("confirm", "seed") if key in search}
     if not ranges:
         for key, value in how.items():
@@ -256,7 +261,7 @@ def _ranges(file: Path, search: Settings) -> RangeSearch | None:
         for value in extremes(values) if key in OPTIONS else ():
             _check(file, "run", {key: value})
     options = tuple(key for key in ranges if key in OPTIONS)
-    return RangeSearch((), search.get("trials", TRIALS), {}, options=options, ranges=ranges, **how)
+    return RangeSearch((), trials, {}, options=options, ranges=ranges, **how)
 
 
 def _searched(file: Path, name: str, entry: Mapping[str, Any], over: RangeSearch) -> StudyEntry:

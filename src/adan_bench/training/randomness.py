@@ -38,5 +38,5 @@ def set_rng_state(state: Mapping[str, Any], device: torch.device) -> None:
     name, words, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, np.array(words, dtype=np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and state["cuda"] is not None:
+    if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)

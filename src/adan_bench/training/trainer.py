@@ -200,7 +200,7 @@ class Trainer:
     def train(self, store: RunStore, on_progress: OnProgress | None = None, pause: Pause = NEVER) -> Mapping[str, Any]:
         """Train to the end, to a pause or to a loss that is not finite; the result."""
         config, state = self.config, self.state
-        last = min(config.stop_after or config.steps, config.steps)
+        last = config.stop_after or config.steps
         clock, began = CheckpointClock(not config.checkpoint_every), (time.monotonic(), state.step)
         self.began = state.step, state.seconds
         warm = False
@@ -386,8 +386,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        known = {f.name: state[f.name] for f in fields(RunState) if f.name in state}  # older checkpoints lack some
-        self.state = RunState(**copy.deepcopy(known))
+        self.state = RunState(**copy.deepcopy({f.name: state[f.name] for f in fields(RunState)}))
         self.updater.load_state_dict(state)
         if state["batches"] is not None:
             batches: Any = self.task.batches

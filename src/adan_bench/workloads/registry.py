@@ -7,6 +7,7 @@ what is trained, imported when a workload is built.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import pkgutil
 from collections.abc import Callable
 from typing import Any
@@ -89,6 +90,11 @@ def workload(
         bundled = name in _workloads and _workloads[name].build.__module__.startswith("adan_bench.")
         if bundled and not build.__module__.startswith("adan_bench."):
             raise UsageError(f"{name!r} is a bundled workload; give yours another name")
+        try:
+            inspect.signature(build).bind(None)
+        except TypeError as error:
+            got = f"def {build.__name__}{inspect.signature(build)}"
+            raise UsageError(f"{where}: its function must take one argument, the context, got {got}") from error
         judged = tune_metric, tune_higher_is_better, one_rank
         about = (summary or build.__doc__ or name).strip().splitlines()[0].rstrip(".")
         _workloads[name] = Workload(
@@ -141,5 +147,5 @@ def workloads() -> dict[str, Workload]:
 def get_workload(name: str, scale: str = SCALES[0]) -> Workload:
     known = workloads()
     if name not in known:
-        raise unknown("workload", name, known)
+        raise UsageError(f"{unknown('workload', name, known)}; one of your own needs its --script FILE")
     return known[name].at(scale)

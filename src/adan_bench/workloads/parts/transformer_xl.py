@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adan_bench.data.files import PENN_TREEBANK, SHAKESPEARE, WIKITEXT
+from adan_bench.data.files import PENN_TREEBANK, WIKITEXT
 from adan_bench.data.words import Stream, documentation, encode, perplexity, vocabulary, word_files
 from adan_bench.task import Context, Task
 from adan_bench.workloads.words import XLSizes
@@ -161,7 +161,7 @@ def sinusoids(distances: Tensor, width: int) -> Tensor:
 def transformer_xl(context: Context) -> Task:
     sizes: XLSizes = context.sizes
     if context.scale == "smoke":
-        (train, valid, test), known, note = _characters(context)
+        (train, valid, test), known, note = _characters()
     else:
         files, note = (PENN_TREEBANK, "Penn Treebank") if context.scale == "small" else (WIKITEXT, "WikiText-103")
         ((train, valid, test), known), note = word_files(*map(context.path, files)), f"{note}, words"
@@ -193,11 +193,9 @@ def transformer_xl(context: Context) -> Task:
     return Task(network, stream, loss, evaluate, note, max_grad_norm=0.25, prepare=prepare)
 
 
-def _characters(context: Context) -> tuple[list[Tensor], int, str]:
-    if context.has(SHAKESPEARE):
-        text, note = context.path(SHAKESPEARE).read_text(encoding="utf-8"), "tiny Shakespeare, characters"
-    else:
-        text, note = "\n".join(documentation()), "documentation strings of the standard library, characters"
+def _characters() -> tuple[list[Tensor], int, str]:
+    text = "\n".join(documentation())
     numbers = vocabulary(text, size=128)
     splits = text[:-10_000], text[-10_000:-5_000], text[-5_000:]
+    note = "documentation strings of the standard library, characters"
     return [encode(part, numbers) for part in splits], len(numbers), note
