@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -45,8 +44,7 @@ class Columns(NamedTuple):
     def empty(cls) -> Columns:
         return cls(*([] for _ in cls._fields))
 
-    def select(self, rows: Iterable[int]) -> Columns:
-        rows = list(rows)
+    def select(self, rows: list[int]) -> Columns:
         columns: tuple[Any, ...] = self[1:]
         return Columns(self.options, *([column[i] for i in rows] if column else [] for column in columns))
 

@@ -181,12 +181,9 @@ class Adan(Optimizer):
         try:
             self._step()
         except Exception:
-            self._check_options()  # one that was changed to a wrong value explains it
+            for i, group in enumerate(self.param_groups):  # an option that was changed to a wrong value explains it
+                check(group, f"Adan, parameter group {i}")
             raise
-
-    def _check_options(self) -> None:
-        for i, group in enumerate(self.param_groups):
-            check(group, f"Adan, parameter group {i}")
 
     _untraced_step = torch._disable_dynamo(_eager_step)  # type: ignore[attr-defined]
 
@@ -198,8 +195,6 @@ class Adan(Optimizer):
             release.end_step(getattr(self, "grad_scale", None))
         params = [p for group in self.param_groups for p in group["params"]]
         plan, grads = self._planned(self._plan, self.param_groups, params)
-        if len(plan.parts) > 1:
-            self._check_options()  # a wrong one must not stop a step between two engines
         steps = any(grad is not None for grad in grads)
         signals = self._signals()
         norm_group = self.defaults["norm_group"]

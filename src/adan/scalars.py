@@ -42,6 +42,9 @@ class Options(NamedTuple):
     def of(
         cls, group: Mapping[str, Any], last_lr: Tensor | None = None, share: float = 1.0, cycle: Number = 0.0
     ) -> Options:
+        for b in group["betas"]:
+            if not 0 <= b < 1:
+                raise ValueError(f"a beta of {b}")  # with which the arithmetic may well go on, to nonsense or NaN
         lr, last = group["lr"], None if last_lr is None else _read(last_lr)
         lr = _read(lr) if isinstance(lr, Tensor) else lr
         cycle = _read(cycle) if isinstance(cycle, Tensor) else cycle

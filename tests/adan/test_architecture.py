@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import engines
-from support.cpu_engine import COMPILER
+from support.cpu_engine import COMPILER, without_library
 from support.parity import ROWS, assert_parity
 
 from adan import Adan, plan, scalars
@@ -272,6 +272,7 @@ def traced(step):
     return functions, {code.co_filename for code in functions}, sum(a != b for a, b in itertools.pairwise(tops))
 
 
+@without_library  # which tells whether the plan holds by one function
 @pytest.mark.parametrize("name", PATHS)
 def test_the_path_of_a_warm_step(name):
     """It had grown from 18 functions in 4 files to 26 in 6 on CUDA, and nothing said so."""

@@ -163,6 +163,22 @@ def test_a_tensor_lr_becomes_a_number(engine):
     assert torch.equal(p, before)
 
 
+@pytest.mark.parametrize(("name", "value"), [("eps", 0.5), ("weight_decay", 0.5), ("max_grad_norm", 0.25)])
+def test_an_option_becomes_a_tensor(engine, name, value):
+    """As a schedule may compute it. The CUDA engine made weights NaN, or did not clip; two engines refused it."""
+    results = []
+    for x in (value, torch.tensor(value)):
+        p, q = (torch.ones(4, requires_grad=True) for _ in range(2))
+        opt = Adan([{"params": [p]}, {"params": [q], "foreach": False, "fused": False}], lr=0.1, **engine)
+        step(opt, p, 1.0)
+        opt.param_groups[0][name] = x
+        step(opt, p, 2.0)
+        q.grad = torch.ones(4)
+        step(opt, p, 3.0)
+        results.append((p, q))
+    torch.testing.assert_close(*results)
+
+
 def test_a_negative_view_is_a_gradient_like_any_other(engine):
     params = [torch.ones(size, requires_grad=True) for size in (4, 1)]
     opt = Adan(params, lr=0.1, **engine)

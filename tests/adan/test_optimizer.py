@@ -3,12 +3,13 @@
 import pytest
 import torch
 from reference import ReferenceAdan
+from support.cpu_engine import without_library
 from support.parity import BETAS, ROWS
 
 from adan import Adan
 from adan.engines import cpu
 
-ENGINES = [{"foreach": False, "fused": False}, {"foreach": True}]
+ENGINES = [{"foreach": False, "fused": False}, {"foreach": True}, pytest.param({"fused": True}, marks=without_library)]
 ROW = {row.name: row for row in ROWS}
 
 
@@ -164,9 +165,10 @@ def test_types_may_be_mixed_in_one_group(engine):
     assert all(torch.equal(p, q) for p, q in zip(params, singles, strict=True))
 
 
-def test_the_clip_norm_is_taken_over_all_types_in_fp32():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_clip_norm_is_taken_over_all_types_in_fp32(engine):
     a, b = param(1000, dtype=torch.bfloat16), param(3)
-    opt = Adan([a, b], lr=0.1, betas=BETAS, max_grad_norm=1.0)
+    opt = Adan([a, b], lr=0.1, betas=BETAS, max_grad_norm=1.0, **engine)
     a.grad, b.grad = torch.full_like(a, 1 + 2**-7), torch.ones_like(b)
     opt.step()
     norm = (1000 * (1 + 2**-7) ** 2 + 3) ** 0.5  # in bf16 the sum of a thousand squares stops at 256
@@ -199,9 +201,10 @@ def test_named_parameters_keep_their_names():
     assert other.param_groups[0]["param_names"] == ["weight", "bias"]
 
 
-def test_expanded_and_overlapping_gradients_are_read_as_they_look():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_expanded_and_overlapping_gradients_are_read_as_they_look(engine):
     p, q = param(4, 5), param(4, 5)
-    opt = Adan([p, q], lr=0.1)
+    opt = Adan([p, q], lr=0.1, **engine)
     p.grad = torch.arange(5, dtype=torch.float64).expand(4, 5)
     q.grad = p.grad.contiguous()
     opt.step()

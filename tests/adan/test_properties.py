@@ -4,7 +4,10 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.engines import OPTIONS, unsupported_reason
 from support.parity import Row
+
+ENGINES = [options for name, options in OPTIONS.items() if name != "cuda" and unsupported_reason(name) is None]
 
 beta = st.sampled_from([0.0, 0.3, 0.7, 0.9, 0.98, 0.999])
 shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), min_size=1, max_size=4)
@@ -30,13 +33,13 @@ script = st.lists(
 
 
 @settings(deadline=None, max_examples=150, derandomize=True)
-@given(shapes=shapes, options=options, script=script, foreach=st.booleans(), seed=st.integers(0, 9))
-def test_any_run_is_the_oracles(shapes, options, script, foreach, seed):
+@given(shapes=shapes, options=options, script=script, engine=st.sampled_from(ENGINES), seed=st.integers(0, 9))
+def test_any_run_is_the_oracles(shapes, options, script, engine, seed):
     rng = np.random.default_rng(seed)
     row = Row("random", options)
     start = [rng.standard_normal(shape) for shape in shapes]
     params = [torch.tensor(x).requires_grad_() for x in start]
-    opt, oracle = row.optimizer(params, 0.05, foreach=foreach, fused=False), row.oracle(start, 0.05)
+    opt, oracle = row.optimizer(params, 0.05, **engine), row.oracle(start, 0.05)
     for present, poisoned, restart in script:
         if restart:
             opt.restart()

@@ -100,9 +100,9 @@ def test_every_so_many_steps(engine):
     assert opt.restarts == 3
 
 
-def test_no_cycle_is_shorter_than_the_least_interval():
-    p = torch.zeros(3, requires_grad=True)
-    opt = Adan([p], restart=Restart(radius=1e-12, min_interval=4))
+def test_no_cycle_is_shorter_than_the_least_interval(engine):
+    p = torch.zeros(3, device=device_of(engine), requires_grad=True)
+    opt = Adan([p], restart=Restart(radius=1e-12, min_interval=4), **ENGINES[engine])
     run([p], opt, 9)
     assert opt.restarts == 2
 
@@ -123,19 +123,19 @@ def test_a_skipped_step_does_not_count(engine, options, rule):
     assert opt.restart_progress.k == 1
 
 
-def test_a_restart_by_hand_starts_a_cycle():
-    p = torch.zeros(3, requires_grad=True)
-    opt = Adan([p], restart=Restart.probe())
+def test_a_restart_by_hand_starts_a_cycle(engine):
+    p = torch.zeros(3, device=device_of(engine), requires_grad=True)
+    opt = Adan([p], restart=Restart.probe(), **ENGINES[engine])
     run([p], opt, 3)
     opt.restart()
     assert opt.restart_progress == (-1, 0.0)
     assert opt.restarts == 0
 
 
-def test_the_radius_of_a_probe_makes_cycles_of_its_length():
+def test_the_radius_of_a_probe_makes_cycles_of_its_length(engine):
     def new(rule):
-        p = torch.zeros(50, requires_grad=True)
-        return [p], Adan([p], lr=0.01, restart=rule)
+        p = torch.zeros(50, device=device_of(engine), requires_grad=True)
+        return [p], Adan([p], lr=0.01, restart=rule, **ENGINES[engine])
 
     params, probe = new(Restart.probe())
     run(params, probe, 20)
@@ -171,9 +171,9 @@ def test_numbers_of_numpy_are_numbers():
     assert "np." not in repr(rules)
 
 
-def test_a_radius_whose_square_overflows_is_never_reached():
-    p = torch.zeros(3, requires_grad=True)
-    opt = Adan([p], restart=Restart(radius=1e200))
+def test_a_radius_whose_square_overflows_is_never_reached(engine):
+    p = torch.zeros(3, device=device_of(engine), requires_grad=True)
+    opt = Adan([p], restart=Restart(radius=1e200), **ENGINES[engine])
     run([p], opt, 3)
     assert opt.restarts == 0
 
@@ -189,20 +189,21 @@ def test_a_checkpoint_of_a_run_that_met_nan_can_be_loaded():
     assert np.isnan(twin.restart_progress.sum)
 
 
-def test_a_group_that_is_deleted_takes_its_rate_along():
+def test_a_group_that_is_deleted_takes_its_rate_along(engine):
     """The last rate of each group is part of the displacement."""
     sums = []
     for rates in ([1e-3], [1.0, 1e-3]):
-        params = [torch.zeros(50, requires_grad=True) for _ in rates]
-        opt = Adan([{"params": [p], "lr": lr} for p, lr in zip(params, rates, strict=True)], restart=Restart.probe())
+        params = [torch.zeros(50, device=device_of(engine), requires_grad=True) for _ in rates]
+        groups = [{"params": [p], "lr": lr} for p, lr in zip(params, rates, strict=True)]
+        opt = Adan(groups, restart=Restart.probe(), **ENGINES[engine])
         for k in range(3):
             for p in params:
-                p.grad = torch.linspace(-1, 1 + k, 50)
+                p.grad = torch.linspace(-1, 1 + k, 50).to(p)
             opt.step()
         if len(rates) > 1:
             del opt.param_groups[0], opt.state[params[0]]
         before = opt.restart_progress.sum
-        params[-1].grad = torch.ones(50)
+        params[-1].grad = torch.ones_like(params[-1])
         opt.step()
         sums.append(opt.restart_progress.sum - before)
     assert sums[1] == pytest.approx(sums[0], rel=1e-4)

@@ -12,6 +12,7 @@ import unittest
 
 import pytest
 import torch
+from support import engines
 from support.parity import ROWS, same_bits
 
 from adan import Adan
@@ -97,8 +98,13 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 CONFIGS = optimizers._get_optim_inputs_including_global_cliquey_kwargs(DEVICE, None, INFO, skip=("differentiable",))
+MISSING = engines.unsupported_reason("cuda" if DEVICE == "cuda" else "cpu")
+FUSED = pytest.param("fused", marks=pytest.mark.skipif(MISSING is not None, reason=str(MISSING)))
 every_input = pytest.mark.parametrize("row", inputs(DEVICE), ids=lambda row: row.desc)
-every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.desc)
+every_config = pytest.mark.parametrize(
+    "config",
+    [pytest.param(x, marks=FUSED.marks if x.kwargs.get("fused") else (), id=x.desc) for x in CONFIGS],
+)
 
 
 def parameters(dtypes=(torch.float32,)):
@@ -132,7 +138,7 @@ def assert_equal(params, others, opt=None, other=None):
 
 
 @every_input
-@pytest.mark.parametrize("flag", ["foreach", "fused"])
+@pytest.mark.parametrize("flag", ["foreach", FUSED])
 def test_every_implementation_takes_the_steps_of_the_loop(row, flag):
     params, twins = parameters(), parameters()
     steps(INFO.optim_cls(params, **row.kwargs, **{flag: True}), params)
@@ -191,7 +197,7 @@ def test_copies_and_pickles_go_on_bit_by_bit(config):
 
 
 @every_input
-@pytest.mark.parametrize("target", ["foreach", "fused"])
+@pytest.mark.parametrize("target", ["foreach", FUSED])
 def test_a_checkpoint_of_the_loop_is_loaded_by_another_implementation(row, target):
     params, twins = parameters(), parameters()
     source = INFO.optim_cls(params, **row.kwargs, foreach=False, fused=False)

@@ -212,7 +212,7 @@ class Cuda:
             while memo.capturable and len(tables.spares) < SPARES:
                 tables.spares.append(_staging(len(data), device))
         for i, options in enumerate(columns.options):
-            for name, value in (("lr", options.lr), ("last_lr", options.last_lr), ("cycle", options.cycle)):
+            for name, value in zip(options._fields, options, strict=True):
                 if isinstance(value, Tensor):
                     at = len(words) + i * len(slots.OPTIONS) + slots.OPTIONS.index(name)
                     table[at].view(torch.float64).copy_(value)
@@ -276,8 +276,6 @@ def _options_row(options: Options) -> list[float]:
     """The options of a group, in the order of their slots; what is on the device is copied in later."""
     values = options._asdict()
     for i, b in enumerate(options.betas, 1):
-        if not 0 <= b < 1:
-            raise ValueError(f"a beta of {b}")  # which the device would make a weight of NaN
         values[f"b{i}"], values[f"log_b{i}"] = b, math.log(b) if b > 0 else -math.inf
     values["last_lr"] = 0.0 if options.last_lr is None else options.last_lr
     row = [values[name] for name in slots.OPTIONS]

@@ -10,23 +10,23 @@ from torch import Tensor
 
 from adan.columns import Columns, compute_dtype
 from adan.engines import Memo, PlainEngine
-from adan.scalars import Scalars, Signals, displacement_scalars, next_count, step_scalars
+from adan.scalars import Number, Scalars, Signals, displacement_scalars, next_count, step_scalars
 
 
 class Loop(PlainEngine):
     name = "loop"
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
-        dtypes = [compute_dtype(p.dtype) for p in columns.param]
-        options = [columns.options[group] for group in columns.group]
-        counts = map(next_count, columns.step, dtypes)
-        # All at once: an option changed to a wrong value must come to light before anything is written.
-        scalars = [step_scalars(x, signals, t) for x, t in zip(options, counts, strict=True)]
-        rows = enumerate(zip(dtypes, scalars, strict=True))
-        return total([_update(columns, i, dtype, s, signals) for i, (dtype, s) in rows])
+        rows: list[tuple[torch.dtype, Number, Scalars]] = []
+        # All first: an option changed to a wrong value must come to light before anything is written.
+        for p, step, group in zip(columns.param, columns.step, columns.group, strict=True):
+            dtype = compute_dtype(p.dtype)
+            t = next_count(step, dtype)
+            rows.append((dtype, t, step_scalars(columns.options[group], signals, t)))
+        return total([_update(columns, i, *row, signals) for i, row in enumerate(rows)])
 
 
-def _update(columns: Columns, i: int, dtype: torch.dtype, s: Scalars, signals: Signals) -> Tensor | None:
+def _update(columns: Columns, i: int, dtype: torch.dtype, t: Number, s: Scalars, signals: Signals) -> Tensor | None:
     options, p, grad, step = columns.options[columns.group[i]], columns.param[i], columns.grad[i], columns.step[i]
     exp_avg, exp_avg_diff, exp_avg_sq = columns.exp_avg[i], columns.exp_avg_diff[i], columns.exp_avg_sq[i]
     g_prev = columns.prev_grad[i]
@@ -51,7 +51,7 @@ def _update(columns: Columns, i: int, dtype: torch.dtype, s: Scalars, signals: S
 
     square = None
     if options.last_lr is not None:
-        w = displacement_scalars(options, next_count(step, dtype))
+        w = displacement_scalars(options, t)
         prev_u = w.prev_m * exp_avg - w.prev_grad * g_prev
         if exp_avg_diff is not None:
             prev_u = prev_u + w.prev_v * exp_avg_diff
