@@ -98,7 +98,8 @@ def test_a_run_of_a_variant_has_its_name(bench: Any, tiny: Path, tmp_path: Path)
 def test_from_tune_to_compare(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """Tune ends with a table and a report, and compare takes what it saved."""
     script = ("tiny", "--script", tiny, "--steps", "20")
-    code, out, _ = bench("tune", *script, "--optimizers", "adan,sgd", "--trials", "3", "--out", tmp_path / "tune")
+    trials = ("--optimizers", "adan,sgd", "--trials", "3", "--set", "adan.weight_decay=0.3")
+    code, out, _ = bench("tune", *script, *trials, "--out", tmp_path / "tune")
     assert code == 0
     for word in ("adan", "sgd", "(edge)", "lower and", "tuning.html", "--tuned"):
         assert word in out
@@ -114,6 +115,7 @@ def test_from_tune_to_compare(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert settings["adan"]["lr"] == found["adan"]["settings"]["lr"] == settings["adan:eps=1e-6"]["lr"]
     assert settings["sgd"]["lr"] == found["sgd"]["settings"]["lr"]
     assert settings["adan:eps=1e-6"]["eps"] == 1e-6
+    assert (settings["adan"]["weight_decay"], found["sgd"]["settings"].get("weight_decay", 0.0)) == (0.3, 0.0)
     assert "tuned in 3 trials (best.json)" in out
     assert "ntuned" not in out  # nowhere "untuned"
     code, _, err = bench("compare", *options, "--optimizers", "adamw", "--out", tmp_path / "x")

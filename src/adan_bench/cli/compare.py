@@ -61,13 +61,14 @@ def tune(
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     trials: Annotated[int, typer.Option(min=1, help="Tuning trials per optimizer.")] = 8,
     save: Save = None,
+    set_: Set = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
     """Tune every optimizer with the same number of trials."""
-    with comparing(call, chosen, workloads, optimizers, as_json) as comparison:
+    with comparing(call, chosen, workloads, optimizers, as_json, set_) as comparison:
         file = _checked(save or comparison.out / "best.json")
         comparison.make(trials)
     comparison.save(file)
