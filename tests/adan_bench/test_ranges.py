@@ -157,6 +157,9 @@ def test_some_optimizers_searched_again(folder: Path, tiny: Path) -> None:
         with pytest.raises(UsageError, match=message):
             parse(folder / "again.toml")
     assert [c.settings for c in trials(some, "adamw")] == [c.settings for c in trials(every, "adamw")]
+    (folder / "again.toml").write_text(AGAIN + "[search.ranges]\nb9 = [0.9, 0.99]\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"search\.ranges\.b9: no setting has it"):
+        parse(folder / "again.toml")
 
 
 def test_trials_come_in_the_order_of_the_file(folder: Path, tiny: Path) -> None:

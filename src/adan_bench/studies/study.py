@@ -165,6 +165,7 @@ def read(names: Sequence[str]) -> dict[str, Study]:
 def parse(file: Path) -> Study:
     """The study of a file; every key is known, and of the right type."""
     content = _content(file)
+    chosen = content.pop("chosen", None)
     _check(file, "", content, "summary")
     for part, needed in (("run", ()), ("search", ()), ("start", ("study",) if "start" in content else ())):
         _check(file, part, content.get(part, {}), *needed)
@@ -191,7 +192,7 @@ def parse(file: Path) -> Study:
                 raise UsageError(f"{file}: {where}; give tables of settings, such as {{ weight_decay = 0.1 }}")
         entries[name] = StudyEntry(entry["settings"], tuple(entry.get("alternatives", ())))
     starts = json.dumps([entry.search.start for entry in entries.values() if entry.search])
-    for key in over.ranges if over is not None and "repeats" not in content else ():
+    for key in over.ranges if over is not None else ():
         if key not in OPTIONS and f'"{key}"' not in starts:
             raise UsageError(f'{file}: search.ranges.{key}: no setting has it; write NAME = "{key}" among settings')
     return Study(
@@ -203,7 +204,7 @@ def parse(file: Path) -> Study:
         workload=content.get("workload", ""),
         trials=search.pop("trials", TRIALS) if "search" in content else 0,
         trial=search,
-        optimizers=entries,
+        optimizers={name: entries[name] for name in chosen or entries},
         follows=follows,
         variants=tuple(v for entry in content.get("runs", ()) for v in _variants(file, entry)),
         start=(start.get("study", ""), start.get("optimizer", "")),
@@ -211,7 +212,7 @@ def parse(file: Path) -> Study:
 
 
 def _content(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """What a file says, and what the study says that it repeats."""
+    """What a file says, and what the study says that it repeats. chosen: some of its optimizers."""
     try:
         content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -229,13 +230,15 @@ def _content(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
     for key in {"run", "search"} & content.keys():
         content[key] = {**there.get(key, {}), **content[key]}
     if chosen is not None:
-        names, known = [*map(str, chosen)], there.get("optimizers", {})
+        names, known = [*map(str, chosen)], there.get("chosen", [*there.get("optimizers", {})])
         if len(set(names)) < len(names):
             raise UsageError(f"{file}: optimizers: {', '.join(names)}: it names one twice; omit it")
         for name in names:
             if name not in known:
                 raise UsageError(f"{file}: optimizers: {unknown('optimizer', name, known)}")
-        content["optimizers"] = {name: known[name] for name in names}
+        content["chosen"] = names
+    elif "optimizers" in content:
+        there.pop("chosen", None)
     return {**there, **content}
 
 
