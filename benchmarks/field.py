@@ -62,15 +62,11 @@ class Clock:
     def is_set(self) -> bool:
         return self.fit is not None and bool(self.milliseconds)
 
-    def per_step(self, rival: Contestant) -> float:
-        """A step's time; AdamW's is 1."""
-        return self.milliseconds[rival.optimizer] / self.milliseconds["adamw"]
-
     def same_loss(self, rival: Contestant) -> float:
         """The time for the result of a run; AdamW's for that result is 1."""
         assert self.fit is not None
         needed, spent = (self.fit.steps(x.result.mean) for x in (rival, self.adamw))
-        return self.per_step(rival) * spent / needed
+        return self.milliseconds[rival.optimizer] / self.milliseconds["adamw"] * spent / needed
 
 
 def searches(stored: Stored) -> str:

@@ -61,7 +61,7 @@ class Ladder:
 
     @property
     def rivals(self) -> list[str]:
-        """Those that have a ratio of steps to AdamW's."""
+        """The optimizers with a ratio of steps to AdamW's."""
         return [name for name in self.names if name in self.fits and name != "adamw"]
 
     @property

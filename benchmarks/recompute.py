@@ -255,36 +255,29 @@ def field_rows() -> Iterator[list[str]]:
                 PAGE["names"][name],
                 result + lost,
                 differences.get((label, name), ""),
-                *steps(label, mean),
-                *times(label, name, mean),
+                *costs(label, name, mean),
             ]
 
 
-def steps(label: str, loss: float) -> list[str]:
-    """The steps that AdamW needs for a loss, where a ladder of at least four lengths is stored."""
-    if len(lengths := (own := _ladder_of(label)).get("adamw", {})) < 4:
+def costs(label: str, name: str, loss: float) -> list[str]:
+    """The steps that AdamW needs for a loss, where a ladder of at least four lengths is stored.
+
+    Where steps were timed, also the milliseconds of one, and how long a run took, where AdamW's to this loss takes 1.
+    """
+    (row,) = (row for row in PAGE["field"] if row["label"] == label)
+    if len(lengths := (own := ladder(row.get("ladder", ""))).get("adamw", {})) < 4:
         return []
-    needed = _needed(_fit(own, "adamw"), loss)
+    fit = _fit(own, "adamw")
+    needed = _needed(fit, loss)
     side = "below" if needed < min(lengths) else "above" if needed > max(lengths) else ""
-    return [f"{side} {(min if side == 'below' else max)(lengths):,.0f}" if side else f"{float(f'{needed:.3g}'):,.0f}"]
-
-
-def times(label: str, name: str, loss: float) -> list[str]:
-    """The milliseconds of a step, and how long a run took, where AdamW's to this loss takes 1."""
+    end = (min if side == "below" else max)(lengths)
+    found = [f"{side} {end:,.0f}" if side else f"{float(f'{needed:.3g}'):,.0f}"]
     record = json.loads((ROOT / "results" / "field-time.json").read_text(encoding="utf-8"))
-    own = {rival.first.optimizer: rival for rival in field()[label]}
-    (studies,) = (row["studies"].split() for row in PAGE["field"] if row["label"] == label)
-    if record["study"] not in studies or not steps(label, loss):
-        return []
-    ours, theirs = (sum(record["rows"][who]["milliseconds"]) / 2 for who in (name, "adamw"))
-    fit = _fit(_ladder_of(label), "adamw")
-    spent, needed = theirs * _needed(fit, loss), ours * _needed(fit, _estimated(own["adamw"])[0])
-    return [f"{ours:.2f}", f"{needed / spent:.2f}"]
-
-
-def _ladder_of(label: str) -> dict[str, dict[int, list[float]]]:
-    (name,) = (row.get("ladder", "") for row in PAGE["field"] if row["label"] == label)
-    return ladder(name)
+    if record["study"] in row["studies"].split():
+        (adamw,) = (rival for rival in field()[label] if rival.first.optimizer == "adamw")
+        ours, theirs = (statistics.fmean(record["rows"][who]["milliseconds"]) for who in (name, "adamw"))
+        found += [f"{ours:.2f}", f"{ours * _needed(fit, _estimated(adamw)[0]) / (theirs * needed):.2f}"]
+    return found
 
 
 # The ladder

@@ -5,12 +5,10 @@ import copy
 import pytest
 import torch
 from reference import ReferenceAdan
-from support.cpu_engine import without_library
+from support.cpu_engine import ENGINES
 from support.parity import BETAS, count_as_on_a_device, same_bits
 
 from adan import Adan
-
-ENGINES = [{"foreach": False, "fused": False}, {"foreach": True}, pytest.param({"fused": True}, marks=without_library)]
 
 
 def snapshot(opt):

@@ -3,13 +3,12 @@
 import pytest
 import torch
 from reference import ReferenceAdan
-from support.cpu_engine import without_library
+from support.cpu_engine import ENGINES
 from support.parity import BETAS, ROWS
 
 from adan import Adan
 from adan.engines import cpu
 
-ENGINES = [{"foreach": False, "fused": False}, {"foreach": True}, pytest.param({"fused": True}, marks=without_library)]
 ROW = {row.name: row for row in ROWS}
 
 

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 from support.authors_release import AuthorsAdan
-from support.cpu_engine import without_library
+from support.cpu_engine import ENGINES
 from support.parity import ROWS, same_bits
 
 from adan import Adan
 
 ROW = {row.name: row for row in ROWS}
-ENGINES = [{"foreach": False, "fused": False}, {"foreach": True}, pytest.param({"fused": True}, marks=without_library)]
 
 
 def model(dtype=torch.float32, seed=0):

@@ -23,6 +23,8 @@ TAILS = [0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 65, 1000]
 without_library = pytest.mark.skipif(
     cpu.Cpu().unsupported_reason(torch.zeros(1)) is not None, reason="adan was installed without a C compiler"
 )
+#: The options that ask for each engine on the CPU.
+ENGINES = [{"foreach": False, "fused": False}, {"foreach": True}, pytest.param({"fused": True}, marks=without_library)]
 without_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 
 COUPLED = {"betas": (0.9, 0.9, 0.95)}
