@@ -42,15 +42,15 @@ class RawRun(NamedTuple):
 
 @cache
 def runs_by_study() -> dict[str, list[RawRun]]:
-    """The reported runs of every study, of both formats."""
+    """The reported runs of every study."""
     evidence = ROOT / "results" / "evidence"
-    by_key = {line["key"]: _first_format(line) for line in _lines(evidence / "runs.jsonl")}
+    by_key = {line["run"]: _raw(line) for line in _lines(evidence / "runs.jsonl")}
     found = {
         name: [by_key[key] for group in facts["groups"] for key in group["runs"] if key in by_key]
         for name, facts in json.loads((evidence / "studies.json").read_text(encoding="utf-8")).items()
     }
     for file in sorted((ROOT / "results" / "studies").glob("*.jsonl")):
-        own = [_newer(line) for line in _lines(file) if line["config"]["role"] == "run"]
+        own = [_raw(line) for line in _lines(file) if line["config"]["role"] == "run"]
         found.setdefault(file.stem, own)
     return found
 
@@ -59,15 +59,7 @@ def _lines(file: Path) -> list[Any]:
     return [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
 
 
-def _first_format(line: Any) -> RawRun:
-    job, metric = line["job"], line["metric"]
-    value = line["final"][metric] if line["status"] == "finished" else None
-    size = job["options"].get("batch_size", 0)
-    settings, higher = json.dumps(job["settings"], sort_keys=True), line["higher_is_better"]
-    return RawRun(job["optimizer"], settings, size, job["problem"], metric, higher, line["status"], value)
-
-
-def _newer(line: Any) -> RawRun:
+def _raw(line: Any) -> RawRun:
     config, result, facts = line["config"], line["result"] or {"status": "unfinished"}, line["workload"]
     value = result["final"][facts["metric"]] if result["status"] == "finished" else None
     settings = json.dumps(config["settings"], sort_keys=True)
@@ -189,7 +181,7 @@ def field() -> dict[str, list[RawRival]]:
         searches = [_lines(file) for file in files if file.exists()]
         by_name: dict[str, dict[str, list[list[RawRun]]]] = {}
         for number, line in enumerate(line for lines in searches for line in lines):
-            run, role = _newer(line), line["config"]["role"]
+            run, role = _raw(line), line["config"]["role"]
             own = by_name.setdefault(run.optimizer, {"tune": [[], []], "run": [[], []]})
             own[role][number >= len(searches[0])].append(run)
         rivals = []
@@ -288,7 +280,7 @@ def ladder(name: str) -> dict[str, dict[int, list[float]]]:
     found: dict[str, dict[int, list[float]]] = {}
     for file in (ROOT / "results" / "studies").glob(f"{name}-*.jsonl") if name else ():
         for line in _lines(file):
-            if line["config"]["role"] == "run" and (run := _newer(line)).value is not None:
+            if line["config"]["role"] == "run" and (run := _raw(line)).value is not None:
                 own = found.setdefault(run.optimizer, {})
                 own.setdefault(line["config"]["steps"], []).append(run.value)
     ours, theirs = (sorted(found.get(name, {})) for name in ("adan", "adamw"))

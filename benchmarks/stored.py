@@ -1,6 +1,6 @@
 """The stored studies: runs by optimizer and settings, and the trials behind the settings.
 
-Runs of the first format (results/evidence/runs.jsonl) are tied to their studies by results/evidence/studies.json; one
+Runs of an earlier runner (results/evidence/runs.jsonl) are tied to their studies by results/evidence/studies.json; one
 run may belong to several. A newer study is a file of its own, results/studies/NAME.jsonl, with its trials and runs.
 """
 
@@ -170,7 +170,7 @@ def by_optimizer(records: Iterable[RunRecord]) -> dict[str, Sequence[RunRecord]]
 
 
 def by_key(file: Path) -> dict[str, RunRecord]:
-    """The runs of a file of the first format by their keys, which studies.json names."""
+    """The runs of a file of results/evidence by their keys, which studies.json names."""
     return {record.path.name: record for record in read_archive(file)[0]}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
@@ -36,19 +35,13 @@ def test_what_the_faq_says_of_short_runs_is_in_the_records():
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def finals(study, metric, **options):
-    """Each optimizer's final values over the seeds of a study of results/evidence, with fp32 states.
+def finals(study, batch_size=20):
+    """Each optimizer's final values over the seeds of a study.
 
     Where these have changed: `make tables` draws the figure, the sentences are written by hand.
     """
-    values = defaultdict(list)
-    for line in (ROOT / "results" / "evidence" / "runs.jsonl").read_text(encoding="utf-8").splitlines():
-        run = json.loads(line)
-        job = run["job"]
-        same = job["study"] == study and not job["tuning"] and options.items() <= job["options"].items()
-        if same and "state_format" not in job["settings"]:
-            values[job["optimizer"]].append(run["final"][metric])
-    return values
+    groups = [group for group in studies()[study].groups if group.first.config.batch_size == batch_size]
+    return {group.optimizer: group.by_seed().values() for group in groups}
 
 
 def test_results_in_the_readme_are_those_of_the_records():
@@ -56,12 +49,12 @@ def test_results_in_the_readme_are_those_of_the_records():
     assert "it ended better than AdamW in two, worse in none" in text  # tests/benchmarks/test_tuning.py
     leads = {}
     for size in (1024, 4096):
-        usual = finals("batch-size-vit", "accuracy", batch_size=size)
-        smaller = finals("batch-size-vit-b1", "accuracy", batch_size=size)
+        usual = finals("batch-size-vit", size)
+        smaller = finals("batch-size-vit-b1", size)
         leads[size] = [round(100 * (mean(by_name["adan"]) - mean(usual["adamw"]))) for by_name in (usual, smaller)]
     assert leads == {1024: [1, 2], 4096: [-10, -3]}
     assert "ten points behind AdamW](docs/results.md#batch-sizes), three with the suggested b1 = 0.9" in text
-    lstm = finals("lstm-8-again", "perplexity")
+    lstm = finals("lstm-8-again")
     assert all(mean(lstm["adan"]) > mean(lstm[name]) for name in ("adamw", "adam", "adabelief"))
     (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text(encoding="utf-8"))[
         "tables"

@@ -1,4 +1,4 @@
-"""Archives of runs: what `pack` writes reads as the folders do, and the first format as today's records."""
+"""Archives of runs: what `pack` writes reads as the folders do, and so do the stored records."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ EVIDENCE = Path(__file__).parents[2] / "results" / "evidence"
 
 
 @pytest.fixture(scope="module")
-def first_format() -> dict[str, Any]:
+def earlier() -> dict[str, Any]:
     return {record.path.name: record for record in read_archive(EVIDENCE / "runs.jsonl")[0]}
 
 
@@ -68,8 +68,8 @@ def test_a_packed_study_reads_as_its_folder(bench: Any, tmp_path: Path) -> None:
     assert "give a folder of records, or a file of adan-bench pack" in err
 
 
-def test_curves_are_thinned_and_no_folder_is_kept(first_format: dict[str, Any]) -> None:
-    record = next(iter(first_format.values()))
+def test_curves_are_thinned_and_no_folder_is_kept(earlier: dict[str, Any]) -> None:
+    record = next(iter(earlier.values()))
     lines = [{"kind": "train", "step": i, "seconds": i / 3, "loss": i / 7} for i in range(1, 1001)]
     resumed = {"kind": "resume", "step": 500, "environment": {"command": "adan-bench run --out /home/me/x/runs"}}
     environment = {**record.environment, "data": "from /data/sets/ptb", "ratio": "GB/s of 1/2"}
@@ -90,13 +90,12 @@ def test_curves_are_thinned_and_no_folder_is_kept(first_format: dict[str, Any]) 
         ("{", "JSONDecodeError"),
         ("[]", "it is no JSON object"),
         ('{"config": {}}', "it has no workload"),
-        ('{"job": {}}', "KeyError"),
     ],
 )
 def test_a_damaged_line_is_named_and_the_others_are_read(
-    first_format: dict[str, Any], tmp_path: Path, text: str, why: str
+    earlier: dict[str, Any], tmp_path: Path, text: str, why: str
 ) -> None:
-    record = next(iter(first_format.values()))
+    record = next(iter(earlier.values()))
     file = tmp_path / "a.jsonl"
     file.write_text(f"{text}\n{pack([record])}", encoding="utf-8")
     records, (error,) = read_archive(file)
@@ -108,17 +107,17 @@ def test_a_damaged_line_is_named_and_the_others_are_read(
         read_archive(file)
 
 
-def test_a_config_of_a_packed_run_is_checked(first_format: dict[str, Any], tmp_path: Path) -> None:
-    line = json.loads(pack([next(iter(first_format.values()))]))
+def test_a_config_of_a_packed_run_is_checked(earlier: dict[str, Any], tmp_path: Path) -> None:
+    line = json.loads(pack([next(iter(earlier.values()))]))
     line["config"]["steps"] = "many"
     (tmp_path / "a.jsonl").write_text(json.dumps(line), encoding="utf-8")
     with pytest.raises(UsageError, match="steps is 'many'"):
         read_archive(tmp_path / "a.jsonl")
 
 
-def test_the_first_format_becomes_today_s_records(first_format: dict[str, Any]) -> None:
-    assert len(first_format) == 1011
-    configs = [record.config for record in first_format.values()]
+def test_the_records_of_the_earlier_runner(earlier: dict[str, Any]) -> None:
+    assert len(earlier) == 1011
+    configs = [record.config for record in earlier.values()]
     assert {c.workload for c in configs} == {
         *("cifar-vit", "cifar-resnet34", "cifar-convnext", "cifar-mae", "pycode-gpt-1m", "pycode-gpt-11m"),
         *("pycode-gpt-26m", "pycode-moe", "english-bert", "english-cola", "english-sst2", "lstm-1", "transformer-xl"),
@@ -129,23 +128,16 @@ def test_the_first_format_becomes_today_s_records(first_format: dict[str, Any]) 
     assert all((c.role == "tune") == (c.seed == 1000) for c in configs)
     assert all(c.init is not None for c in configs if c.workload in ("english-cola", "english-sst2"))
     assert {c.training and c.training.get("fixed_recurrent") for c in configs if c.workload == "lstm-1"} == {None, True}
-    lines = (EVIDENCE / "runs.jsonl").read_text(encoding="utf-8").splitlines()
-    for old in map(json.loads, lines[::50]):
-        record = first_format[old["key"]]
-        assert (record.status, record.metric) == (old["status"], old["metric"])
-        assert record.final == (old["final"][old["metric"]] if old["status"] == "finished" else None)
-        assert [value for _, _, value in record.curve("train", "loss")] == old["curve"]["train_loss"]
-        assert record.environment["commit"] == old["commit"]
-        assert record.environment["packages"]["torch"].startswith("2.11")
-    (diverged, *_) = [r for r in first_format.values() if r.diverged]
+    assert {r.environment["packages"]["torch"][:4] for r in earlier.values()} == {"2.11", "2.13"}
+    (diverged, *_) = [r for r in earlier.values() if r.diverged]
     assert diverged.result["step"] == diverged.metrics[-1]["step"]
     first = {c.bf16 for c in (r.config for r in read_archive(EVIDENCE / "transformer-xl-first.jsonl")[0])}
     assert (first, {c.bf16 for c in configs if c.workload == "transformer-xl"}) == ({True}, {False})
 
 
-def test_reports_take_the_first_format(first_format: dict[str, Any]) -> None:
+def test_reports_take_them(earlier: dict[str, Any]) -> None:
     """The optimizers of a study, and no runs of another length, schedule or start, are in one summary."""
-    summaries = summarize([r for r in first_format.values() if r.config.workload == "lstm-1"])
+    summaries = summarize([r for r in earlier.values() if r.config.workload == "lstm-1"])
     names = [s.name for s in summaries]
     assert len(names) == len(set(names)) == 3  # 8 epochs, 200, 200 with fixed recurrent weights
     published = next(s for s in summaries if "fixed_recurrent" in s.name)

@@ -52,8 +52,8 @@ def test_the_index_and_the_records_agree(studies):
 def test_records_name_no_folder():
     for file in EVIDENCE.glob("*.jsonl"):
         for line in file.read_text(encoding="utf-8").splitlines():
-            run = json.loads(line)
-            for text in (run.get("environment", {}).get("command", ""), run.get("note", "")):
+            facts = json.loads(line).get("environment", {})
+            for text in (facts.get("command", ""), facts.get("data", "")):
                 assert not re.search(r"(^|\s)/", text), file.name
 
 

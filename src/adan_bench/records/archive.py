@@ -1,7 +1,7 @@
 """Archives: a file with one run per line, which can be read wherever a folder of runs can.
 
 A line holds what the files of a run's folder do, its curves by columns and thinned to POINTS, and no folder of the
-machine. Lines of the first format (`first_format.py`) are read too.
+machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError, listing, reading
-from adan_bench.records.first_format import from_first_format
 from adan_bench.records.store import DamagedRecord, check_config, check_environment, check_result, each, read_runs
 
 POINTS = 60  # of a curve
@@ -57,8 +56,6 @@ def read_archive(file: Path) -> tuple[list[RunRecord], list[DamagedRecord]]:
 def _record(line: Any, file: Path) -> RunRecord:
     if not isinstance(line, dict):
         raise DamagedRecord(file, "it is no JSON object")
-    if "job" in line:
-        return from_first_format(line, file)
     check_config(file, line)
     check_environment(file, line["environment"])
     if line["result"] is not None:
