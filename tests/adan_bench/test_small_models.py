@@ -261,7 +261,7 @@ def test_english_is_prose_without_copies() -> None:
     assert {"the", "of", "is"} <= {*words}
 
 
-def test_documentation_is_packed_and_read(tmp_path: Path) -> None:
+def test_documentation_is_packed_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = runpy.run_path(str(ROOT / "tools" / "pack_documentation.py"))
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -285,6 +285,11 @@ def test_documentation_is_packed_and_read(tmp_path: Path) -> None:
     assert sorted(joined.split("\0")) == sorted(documents.split("\n\n"))
     task = get_workload("pycode-gpt-1m", "small").task(data=tmp_path, training={"text": "debian"})
     assert "300 documents of Debian's documentation" in task.note
+    monkeypatch.setattr("adan_bench.workloads.parts.gpt.as_bytes", lambda path, whole: as_bytes(path, False))
+    task = get_workload("pycode-gpt-1m", "small").task(data=tmp_path, training={"text": "both"})
+    code, note = as_bytes(None, False)
+    assert task.note.startswith(f"{note} and 300 documents of Debian's documentation")
+    assert f"{len(code['train']) + len(splits['train']):,} to train" in task.note
     with pytest.raises(UsageError, match="no text 'latin'"):
         get_workload("pycode-gpt-1m").task(training={"text": "latin"})
     (tmp_path / "debian.txt.xz").write_bytes(b"nothing of the kind")

@@ -50,12 +50,12 @@ def installed(suffixes: tuple[str, ...]) -> list[Path]:
     return sorted({Path(base, name) for base, _, names in walks for name in names if name.endswith(suffixes)})
 
 
-def debian(context: Context, usual: str) -> Path | None:
-    """Debian's documentation, if the option `text` names it instead of the usual text; never at smoke scale."""
-    text, texts = context.training.get("text", usual), (usual, "debian")
+def debian(context: Context, usual: str, *more: str) -> Path | None:
+    """Debian's documentation, if the option `text` names it or one of `more`; never at smoke scale."""
+    text, texts = context.training.get("text", usual), (usual, "debian", *more)
     if text not in texts:
         raise unknown("text", text, texts)
-    return context.path(DEBIAN) if text == "debian" and context.scale != "smoke" else None
+    return context.path(DEBIAN) if text != usual and context.scale != "smoke" else None
 
 
 @lru_cache(maxsize=2)  # a worker process makes many runs

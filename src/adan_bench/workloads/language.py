@@ -6,8 +6,8 @@ parameters (0.5B, elsewhere 1.3B; 2B; 4B) and tokens of RedPajama-v2, each seen 
 those totals.
 
 pycode-*: GPTs over bytes of Python source. small: the source of all packages that are installed here, up to 400 MB; a
-file's content decides whether it is held out. With the option `text` = "debian", Debian's documentation. smoke:
-Python's own library. Windows are drawn at random.
+file's content decides whether it is held out. With the option `text` = "debian", Debian's documentation; = "both",
+both. smoke: Python's own library. Windows are drawn at random.
 
 bert-pretrain: Fairseq's setting, which the paper takes: masked words alone, no next sentence. A row is the next 511
 tokens of the text; Fairseq's breaks off at the end of a sentence. glue-*: at paper scale as in the authors'
@@ -100,6 +100,7 @@ for _name, _about, _sizes, _batch_size, _steps, _target in (
     ("gpt-1m", "GPT of 0.9 M", TextSizes(4, 128, 4, 128), 32, 2000, 1.5),
     ("gpt-11m", "GPT of 10.9 M", TextSizes(6, 384, 6, 256), 64, 2000, 1.0),
     ("gpt-26m", "GPT of 25.7 M", TextSizes(8, 512, 8, 512), 32, 3000, 0.9),
+    ("gpt-117m", "GPT of 117 M", TextSizes(12, 896, 14, 1024), 128, 3000, 0.7),
     ("moe", "GPT of 4 layers with 8 experts each, 4.5 M,", TextSizes(4, 128, 4, 128, experts=8), 32, 2000, 1.5),
 ):
     by_loss(

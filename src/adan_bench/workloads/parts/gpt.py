@@ -104,8 +104,12 @@ def pycode_gpt2(context: Context) -> Task:
 
 def pycode_gpt(context: Context) -> Task:
     sizes: TextSizes = context.sizes
-    splits, source = as_bytes(debian(context, "python"), whole=context.scale != "smoke")
-    train, held_out = (splits[name].to(context.device) for name in ("train", "valid" if context.tuning else "test"))
+    path = debian(context, "python", "both")
+    paths = [None, path] if path and context.training["text"] == "both" else [path]
+    found = [as_bytes(path, whole=context.scale != "smoke") for path in paths]
+    parts = ("train", "valid" if context.tuning else "test")
+    train, held_out = (torch.cat([splits[part] for splits, _ in found]).to(context.device) for part in parts)
+    source = " and ".join(said for _, said in found)
     length = sizes.length + 1
     windows = Windows(train, length, context.batch_size, context.seed, context.own())
     count = min(HELD_OUT if context.scale != "smoke" else EVAL_BATCH, len(held_out) // length)
