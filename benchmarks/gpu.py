@@ -18,9 +18,7 @@ from typing import Any
 import common
 import torch
 from common import BASE, MODELS, Maker, Run, Shapes, clocked, in_turns, stepper, tensors
-from torch import Tensor
 
-from adan import plan
 from adan.engines import cuda
 
 NAMES = [
@@ -96,7 +94,8 @@ def wall(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
     def loop(optimizer: torch.optim.Optimizer | None) -> None:
         torch.cuda.synchronize()
         for _ in range(steps):
-            renew(params, grads)
+            for p, grad in zip(params, torch._foreach_mul(grads, 1.0), strict=True):  # gradients in new memory
+                p.grad = grad
             if optimizer is not None:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -104,36 +103,12 @@ def wall(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
 
     runs = {"gradients alone": partial(loop, None)}
     runs |= {name: partial(loop, make(params)) for name, (make, _) in OPTIMIZERS.items()}
-    return {"steps": rounds * steps, "rows": by_round(in_turns(runs, rounds, lambda run: clocked(run) / steps))}
-
-
-def host(shapes: Shapes, rounds: int) -> dict[str, Any]:
-    """The host's part of `step()`, with gradients at new addresses each time and the GPU idle before it."""
-    params, grads = tensors(shapes, "cuda")
-
-    def timer(run: Run) -> float:
-        renew(params, grads)
-        torch.cuda.synchronize()
-        return clocked(run)
-
-    runs = {name: make(params).step for name, (make, _) in OPTIMIZERS.items()}
-    in_turns(runs, 4, timer)
-    return {"steps": rounds, "rows": by_round(in_turns(runs, rounds, timer))}
-
-
-def renew(params: list[Tensor], grads: list[Tensor]) -> None:
-    """Give the parameters gradients in new memory."""
-    for p, grad in zip(params, torch._foreach_mul(grads, 1.0), strict=True):
-        p.grad = grad
-
-
-def by_round(times: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians of the times and of their ratios to the base within each round, as the host's speed varies."""
-    rows = {}
+    times, rows = in_turns(runs, rounds, lambda run: clocked(run) / steps), {}
     for name, raw in times.items():
+        # Ratios within each round, as the host's speed varies.
         ratios = [own / base for own, base in zip(raw, times[BASE], strict=True)]
         rows[name] = {"ms": statistics.median(raw), "ratio": statistics.median(ratios), "raw_ms": raw}
-    return rows
+    return {"steps": rounds * steps, "rows": rows}
 
 
 def launches(shapes: Shapes) -> dict[str, int]:
@@ -144,13 +119,6 @@ def launches(shapes: Shapes) -> dict[str, int]:
         run()
         counts[name] = sum("mem" not in event.name.lower() for event in kernels(run))
     return counts
-
-
-class _Tiled(cuda.Cuda):
-    """The engine with one tile for everything."""
-
-    def __init__(self, tile: cuda.Tile) -> None:
-        self.tile, self.tiles = tile, {}
 
 
 def tune(shapes: Shapes) -> None:
@@ -165,7 +133,7 @@ def tune(shapes: Shapes) -> None:
         if name == BASE or "clipped" in name:
             continue
         for tile in tiles:
-            plan.ENGINES[:] = [_Tiled(tile), *(engine for engine in plan.ENGINES if engine.name != "cuda")]
+            cuda.Cuda.tile, cuda.Cuda.tiles = tile, {}  # one for everything; a new optimizer makes its tables with it
             run = stepper(make, params, grads)
             milliseconds(run, 2)
             ms = statistics.median(milliseconds(run, 4) for _ in range(3))
@@ -198,11 +166,9 @@ def main() -> None:
         torch.cuda.empty_cache()
     resnet = MODELS["ResNet-50"]
     record["wall"] = {"model": "ResNet-50", **wall(resnet, rounds=7, steps=60)}
-    record["host"] = {"model": "ResNet-50", **host(resnet, rounds=100)}
-    for part, words in (("wall", "zero_grad(); fresh gradients; step()"), ("host", "the host's part of step()")):
-        print(f"ResNet-50, {words}:")
-        for name, row in record[part]["rows"].items():
-            print(f"  {name:28} {row['ms']:.3f} ms   ÷ {BASE} {row['ratio']:.2f}")
+    print("ResNet-50, zero_grad(); fresh gradients; step():")
+    for name, row in record["wall"]["rows"].items():
+        print(f"  {name:28} {row['ms']:.3f} ms   ÷ {BASE} {row['ratio']:.2f}")
     record["launches"] = {"model": "ResNet-50", "kernels": launches(resnet)}
     print("kernels per step, ResNet-50:", record["launches"]["kernels"])
     common.write(arguments.output, record)
