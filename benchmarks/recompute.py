@@ -33,6 +33,7 @@ class RawRun(NamedTuple):
     optimizer: str
     settings: str
     batch_size: int
+    steps: int
     workload: str
     metric: str
     higher_is_better: bool
@@ -63,18 +64,21 @@ def _raw(line: Any) -> RawRun:
     config, result, facts = line["config"], line["result"] or {"status": "unfinished"}, line["workload"]
     value = result["final"][facts["metric"]] if result["status"] == "finished" else None
     settings = json.dumps(config["settings"], sort_keys=True)
-    name, higher = config["label"] or config["optimizer"], facts["higher_is_better"]
-    return RawRun(
-        name, settings, config["batch_size"], config["workload"], facts["metric"], higher, result["status"], value
-    )
+    name, size, steps = config["label"] or config["optimizer"], config["batch_size"], config["steps"]
+    metric, higher = facts["metric"], facts["higher_is_better"]
+    return RawRun(name, settings, size, steps, config["workload"], metric, higher, result["status"], value)
 
 
 class RawGroup(NamedTuple):
-    """The runs of an optimizer with the same settings."""
+    """The runs of an optimizer with the same settings or, in the field, with those of each search."""
 
     first: RawRun
-    values: list[float]
+    searches: list[list[float]]
     diverged: int
+
+    @property
+    def values(self) -> list[float]:
+        return self.searches[0]
 
     def text(self, factor: float, digits: int) -> str:
         values = [factor * value for value in self.values]
@@ -82,16 +86,20 @@ class RawGroup(NamedTuple):
         return f"{statistics.fmean(values):,.{digits}f} ± {half:,.{digits}f}"
 
 
+def _group(*searches: list[RawRun]) -> RawGroup | None:
+    """None where no run finished."""
+    runs = [run for own in searches for run in own]
+    values = [[run.value for run in own if run.value is not None] for own in searches]
+    lost = [run.status for run in runs].count("diverged")
+    return RawGroup(runs[0], [own for own in values if own], lost) if any(values) else None
+
+
 def _groups(runs: list[RawRun], batch_size: int) -> list[RawGroup]:
     """Adan's first; none where one of a study has too few seeds."""
     every: dict[tuple[str, str, int], list[RawRun]] = {}
     for run in runs:
         every.setdefault((run.optimizer, run.settings, run.batch_size), []).append(run)
-    found = [
-        RawGroup(own[0], [run.value for run in own if run.value is not None], [r.status for r in own].count("diverged"))
-        for own in every.values()
-    ]
-    found = [group for group in found if group.values]
+    found = [group for group in map(_group, every.values()) if group]
     if any(len(group.values) < FEWEST for group in found):
         return []
     found = [group for group in found if batch_size in (0, group.first.batch_size)]
@@ -164,33 +172,15 @@ def _said(a: Any, b: Any, gap: float, low: float, high: float, otherwise: str = 
 # Today's optimizers
 
 
-class RawRival(NamedTuple):
-    """An optimizer of a study of the field, its results search by search."""
-
-    first: RawRun
-    searches: list[list[float]]
-    diverged: int
-
-
 @cache
-def field() -> dict[str, list[RawRival]]:
+def field() -> dict[str, list[RawGroup]]:
     """By workload, best first; without those that have no result."""
-    found = {}
+    stored, found = runs_by_study(), {}
     for row in PAGE["field"]:
-        files = [ROOT / "results" / "studies" / f"{name}.jsonl" for name in row["studies"].split()]
-        searches = [_lines(file) for file in files if file.exists()]
-        by_name: dict[str, dict[str, list[list[RawRun]]]] = {}
-        for number, line in enumerate(line for lines in searches for line in lines):
-            run, role = _raw(line), line["config"]["role"]
-            own = by_name.setdefault(run.optimizer, {"tune": [[], []], "run": [[], []]})
-            own[role][number >= len(searches[0])].append(run)
-        rivals = []
-        for own in by_name.values():
-            lost = [run.status for runs in own["run"] for run in runs].count("diverged")
-            values = [[run.value for run in runs if run.value is not None] for runs in own["run"]]
-            if any(values):
-                first = next(run for runs in own["run"] for run in runs)
-                rivals.append(RawRival(first, [of for of in values if of], lost))
+        searches = [stored[name] for name in row["studies"].split() if name in stored]
+        names = dict.fromkeys(run.optimizer for own in searches for run in own)
+        groups = [_group(*([run for run in own if run.optimizer == name] for own in searches)) for name in names]
+        rivals = [group for group in groups if group]
         sign = -1 if rivals and rivals[0].first.higher_is_better else 1
         if any(rival.first.optimizer == "adamw" for rival in rivals):
             found[row["label"]] = sorted(
@@ -199,14 +189,14 @@ def field() -> dict[str, list[RawRival]]:
     return found
 
 
-def against_adamw() -> list[tuple[str, RawRival, RawRival]]:
+def against_adamw() -> list[tuple[str, RawGroup, RawGroup]]:
     """The workload, AdamW and another, for each difference of the field."""
     named = {label: {rival.first.optimizer: rival for rival in own} for label, own in field().items()}
     return [(label, own["adamw"], own[name]) for label, own in named.items() for name in own if name != "adamw"]
 
 
 def _estimated(
-    rival: RawRival, error: Callable[[float], float] = float, alone: bool = False
+    rival: RawGroup, error: Callable[[float], float] = float, alone: bool = False
 ) -> tuple[float, float, float]:
     """The mean, the variance of its error and the degrees of freedom of that; alone: from its own searches."""
     seeds = [np.array([error(value) for value in values]) for values in rival.searches]
@@ -220,7 +210,7 @@ def _estimated(
     return mean, max(least, float(np.mean([(a - b) ** 2 / 2 for a, b in pairs]))) / len(seeds), len(pairs)
 
 
-def _minus(a: RawRival, b: RawRival) -> tuple[float, float, float]:
+def _minus(a: RawGroup, b: RawGroup) -> tuple[float, float, float]:
     (mean_a, of_a, freedom_a), (mean_b, of_b, freedom_b) = _estimated(a), _estimated(b)
     freedom = (of_a + of_b) ** 2 / (of_a**2 / freedom_a + of_b**2 / freedom_b)
     (own,) = (own for own in field().values() if a in own)
@@ -278,11 +268,9 @@ def costs(label: str, name: str, loss: float) -> list[str]:
 def ladder(name: str) -> dict[str, dict[int, list[float]]]:
     """The reported losses of the studies NAME-…, by optimizer and number of steps; nothing before there are two."""
     found: dict[str, dict[int, list[float]]] = {}
-    for file in (ROOT / "results" / "studies").glob(f"{name}-*.jsonl") if name else ():
-        for line in _lines(file):
-            if line["config"]["role"] == "run" and (run := _raw(line)).value is not None:
-                own = found.setdefault(run.optimizer, {})
-                own.setdefault(line["config"]["steps"], []).append(run.value)
+    for run in (run for study, runs in runs_by_study().items() if study.startswith(f"{name}-") for run in runs):
+        if run.value is not None:
+            found.setdefault(run.optimizer, {}).setdefault(run.steps, []).append(run.value)
     ours, theirs = (sorted(found.get(name, {})) for name in ("adan", "adamw"))
     return found if ours == theirs and len(ours) > 1 else {}
 
@@ -329,13 +317,12 @@ def ladder_rows() -> Iterator[list[str]]:
 
 def families() -> Iterator[list[str]]:
     """For each kind of error: its name, each family's percent, the mean's and the expected range of one more."""
-    pairs: list[tuple[str, RawRival, RawRival]] = []
+    pairs: list[tuple[str, RawGroup, RawGroup]] = []
     for row in compared():
         low, high = _welch(row.adan, row.best).confidence_interval(0.95)
         if row.kind == "rows" and high - low <= 0.4 * abs(statistics.fmean(row.best.values)):
             (base,) = [g for g in row.others if g.first.optimizer == "adamw"] or row.others
-            theirs, ours = (RawRival(g.first, [g.values], 0) for g in (base, row.adan))
-            pairs.append((row.label, theirs, ours))
+            pairs.append((row.label, base, row.adan))
     pairs += [pair for pair in against_adamw() if pair[2].first.optimizer == "adan"]
     kinds: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for label, theirs, ours in pairs:

@@ -162,12 +162,16 @@ def with_field(studies, tmp_path, monkeypatch):
                 file.write(pack(runs))
 
     def read():
-        recompute.field.cache_clear()
+        forget()
         return stored.studies.__wrapped__()
+
+    def forget():
+        for function in (recompute.runs_by_study, recompute.field):
+            function.cache_clear()
 
     make.ladder, make.read = ladder, read
     yield make
-    recompute.field.cache_clear()
+    forget()
 
 
 def lines(text):
