@@ -13,7 +13,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from common import ROOT, table
+from results_page import DATA
 from stored import studies
 
 from adan import recipes, scaled_lr
@@ -39,7 +41,6 @@ TITLES = {
     "transformer-xl": "Transformer-XL",
     "vit-25": "ViT",
 }
-FAMILY = {"gpt-30m-again": "gpt", "gpt-tiny": "gpt", "moe": "gpt"}
 RECIPES = {"convnext-25-wide": "convnext", "lstm-8-again": "lstm", "mae-50-full": "mae-pretrain"}
 RECIPES |= {"resnet34-30-again": "resnet", "transformer-xl": "transformer-xl", "vit-25": "vit"}
 
@@ -61,13 +62,9 @@ class ShortCase:
 
     def regret(self, rate: float) -> tuple[float, bool]:
         """What a rate loses of the best result, by interpolation in log lr, and whether it lies among those tried."""
-        best, rates = min(map(rank, self.full.values())), list(self.full)
-        within = min(max(rate, rates[0]), rates[-1])
-        for a, b in itertools.pairwise(rates):
-            if a <= within <= b:
-                low, high, share = rank(self.full[a]), rank(self.full[b]), math.log(within / a) / math.log(b / a)
-                value = low if share == 0 else high if share == 1 else low + share * (high - low)
-        return (value - best) / abs(best), within == rate
+        rates, ranks = list(self.full), list(map(rank, self.full.values()))
+        value = float(np.interp(math.log(rate), list(map(math.log, rates)), ranks))
+        return (value - min(ranks)) / abs(min(ranks)), rates[0] <= rate <= rates[-1]
 
 
 @functools.cache
@@ -224,10 +221,10 @@ def single(optimizer: str) -> float:
 def left_out() -> tuple[int, int]:
     """Cases within a factor of two, and all, where the rule is chosen without the family of each."""
     own, near, total = [*itertools.chain(*halves())], 0, 0
-    for family in {FAMILY.get(case.study, case.study) for case in own}:
-        without = [case for case in own if FAMILY.get(case.study, case.study) == family]
-        got = score(chosen([case for case in own if case not in without]), without)
-        near, total = near + got[0], total + got[1]
+    for names in DATA["families"].values():
+        if without := [case for case in own if case.study in names.split()]:
+            got = score(chosen([case for case in own if case not in without]), without)
+            near, total = near + got[0], total + got[1]
     return near, total
 
 
