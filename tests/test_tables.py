@@ -2,14 +2,13 @@
 
 import json
 import sys
-from pathlib import Path
 from statistics import mean
 
 import pytest
 import readme
+from common import read
 from stored import studies
-
-ROOT = Path(__file__).parents[1]
+from support.pages import ROOT, flat
 
 
 def test_tables_are_those_of_the_records(monkeypatch, capsys):
@@ -28,11 +27,15 @@ def test_records_name_no_folder_of_the_machine_they_were_made_on():
 def test_what_the_faq_says_of_short_runs_is_in_the_records():
     runs = [group.first for group in studies()["b1-length-gpt"].groups if group.first.config.steps == 500]
     best = {b1: min(r.final for r in runs if r.config.settings["betas"][0] == b1) for b1 in (0.98, 0.9)}
-    faq = " ".join((ROOT / "docs" / "faq.md").read_text(encoding="utf-8").split())
-    assert "was {:.3f} with b1 = 0.98, the default, and {:.3f} with 0.9".format(*best.values()) in faq
+    said = "was {:.3f} with b1 = 0.98, the default, and {:.3f} with 0.9".format(*best.values())
+    assert said in flat("docs/faq.md")
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+def whole_steps(unit):
+    """Milliseconds or gigabytes of a training step, by model and optimizer."""
+    (table,) = read("reproduce/small-step-time.json")["tables"]
+    cells = [(cell["column"].partition(", "), cell) for cell in table["cells"]]
+    return {(model, cell["row"]): cell["values"][0] for (model, _, of), cell in cells if of == unit}
 
 
 def finals(study, batch_size=20):
@@ -45,7 +48,7 @@ def finals(study, batch_size=20):
 
 
 def test_results_in_the_readme_are_those_of_the_records():
-    text = " ".join(README.split())
+    text = flat("README.md")
     assert "it ended better than AdamW in two, worse in none" in text  # tests/benchmarks/test_tuning.py
     leads = {}
     for size in (1024, 4096):
@@ -56,41 +59,29 @@ def test_results_in_the_readme_are_those_of_the_records():
     assert "ten points behind AdamW](docs/results.md#batch-sizes), three with the suggested b1 = 0.9" in text
     lstm = finals("lstm-8-again")
     assert all(mean(lstm["adan"]) > mean(lstm[name]) for name in ("adamw", "adam", "adabelief"))
-    (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text(encoding="utf-8"))[
-        "tables"
-    ]
-    step = {cell["row"]: cell["values"][0] for cell in table["cells"] if cell["column"] == "GPT-2-1B, ms"}
-    peak = {cell["row"]: cell["values"][0] for cell in table["cells"] if cell["column"] == "GPT-2-1B, GB"}
-    times = [f"×{by_name['Adan'] / by_name['AdamW']:.2f}" for by_name in (step, peak)]
+    times = [f"×{of['GPT-2-1B', 'Adan'] / of['GPT-2-1B', 'AdamW']:.2f}" for of in map(whole_steps, ("ms", "GB"))]
     assert "GPT-2 1B with eight sequences takes {} in time and {} in peak memory".format(*times) in text
 
 
 def test_what_the_page_on_memory_says_of_other_libraries_is_in_the_record():
-    models = json.loads((ROOT / "results" / "bench-gpu-others.json").read_text(encoding="utf-8"))["models"]
-    rows = models["GPT-2 1.1B"]["rows"]
+    rows = read("bench-gpu-others.json")["models"]["GPT-2 1.1B"]["rows"]
     torchao, bitsandbytes = (rows[f"AdamW 8 bit ({name})"] for name in ("torchao", "bitsandbytes"))
-    text = " ".join((ROOT / "docs" / "memory.md").read_text(encoding="utf-8").split())
+    text = flat("docs/memory.md")
     assert f"of its {torchao['ms']:.0f} ms the GPU works {torchao['kernels_ms']:.0f};" in text
     assert f"works for {bitsandbytes['kernels_ms']:.0f} of {bitsandbytes['ms']:.0f} ms" in text
 
 
 def test_ratios_in_the_faq_are_those_of_the_records():
-    names = ("gpu", "cpu-x86-8-threads", "cpu")
-    gpu, *cpus = (
-        json.loads((ROOT / "results" / f"bench-{name}.json").read_text(encoding="utf-8"))["models"] for name in names
-    )
+    gpu, *cpus = (read(f"bench-{name}.json")["models"] for name in ("gpu", "cpu-x86-8-threads", "cpu"))
     large = gpu["GPT-2 1.1B"]["rows"]["Adan"]["ratio"]
     x86, arm = (cpu["ResNet-50, 25.6 M in 161 tensors"]["rows"]["Adan fused"]["ratio_of_medians"] for cpu in cpus)
-    text = " ".join((ROOT / "docs" / "faq.md").read_text(encoding="utf-8").split())
+    text = flat("docs/faq.md")
     assert f"×{large:.2f} for 1.1 B parameters on an H200; for ResNet-50, " in text
     assert f"there, ×{x86:.2f} on eight threads of an x86-64 CPU, ×{arm:.2f} on two of an Arm CPU." in text
-    (table,) = json.loads((ROOT / "results" / "reproduce" / "small-step-time.json").read_text(encoding="utf-8"))[
-        "tables"
-    ]
-    step = {(c["column"], c["row"]): c["values"][0] for c in table["cells"] if c["column"].endswith(", ms")}
-    ratios = [ms / step[column, "AdamW"] for (column, row), ms in step.items() if row == "Adan"]
+    step = whole_steps("ms")
+    ratios = [ms / step[model, "AdamW"] for (model, row), ms in step.items() if row == "Adan"]
     assert f"[at most ×{max(ratios):.2f}]" in text
-    first = " ".join((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split("## ")[0].split())
+    first = flat("docs/performance.md").split("## ")[0]
     coded = [gpu["GPT-2 1.1B"]["rows"][f"Adan, {bits} bit"]["ratio"] for bits in (8, 4)]
     assert (
         "×{:.2f} for 1.1 B parameters with fp32 states, ×{:.2f} with 8-bit and ×{:.2f} with".format(large, *coded)
@@ -101,10 +92,11 @@ def test_ratios_in_the_faq_are_those_of_the_records():
 
 
 def test_what_is_said_of_other_implementations():
-    rows = json.loads((ROOT / "results" / "others.json").read_text(encoding="utf-8"))["rows"]
+    rows = read("others.json")["rows"]
     columns = ["adan", "authors", "timm", "optimi", "pytorch_optimizer"]
-    page, table, short = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8"), {}, {}
-    for text, found in ((page, table), (README, short)):
+    page, first = ((ROOT / path).read_text(encoding="utf-8") for path in ("docs/migration.md", "README.md"))
+    table, short = {}, {}
+    for text, found in ((page, table), (first, short)):
         for line in text.splitlines():
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if line.startswith("| ") and len(cells) == 6:

@@ -18,14 +18,12 @@ import results_page as results
 import stored
 from inference import PowerLaw, estimate, holm, random_effects, spread_of, steps_ratio
 from scipy.stats import ttest_ind
+from support.pages import ROOT, flat
 
 from adan_bench.config import Origin
 from adan_bench.records.archive import pack
 
-ROOT = recompute.ROOT
-PAGE, README = (
-    " ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("docs/results.md", "README.md")
-)
+PAGE, README = flat("docs/results.md"), flat("README.md")
 LENGTHS = (1_000, 2_000, 4_000, 8_000, 16_000)
 LOSSES = {"muon": 0.80, "adan": 0.82, "adamw": 0.85, "lion": 0.851, "soap": 0.9}
 

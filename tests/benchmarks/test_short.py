@@ -1,17 +1,17 @@
 """What docs/tuning.md and `adan-bench suggest` say about the rule is what the records say."""
 
 import statistics
-from pathlib import Path
 
 import pytest
 import short
+from support.pages import flat
 
 from adan import suggest_from_adamw
 from adan_bench.studies.study import LIBRARY, read
 from adan_bench.studies.suggest import FEWEST, TRUST
 from adan_bench.training.optimizers import get_optimizer
 
-TEXT = " ".join((Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8").split())
+TEXT = flat("docs/tuning.md")
 TRIED = [case for case in short.cases() if short.suggested(case) is not None]
 
 

@@ -4,22 +4,21 @@ import json
 import math
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import results_page
 import tuning
 from inference import holm
 from stored import EVIDENCE, studies
+from support.pages import ROOT, flat
 
 from adan import recipes, suggest_from_adamw
 from adan.suggestion import DIVERGED_LR, LR_RATIO, WARMUP, first_beta
 from adan_bench.records.archive import read_archive
 from adan_bench.records.stats import best_trial, grouped, rank
 
-ROOT = Path(__file__).parents[2]
 STORED = studies()
-TEXT = " ".join((ROOT / "docs" / "tuning.md").read_text(encoding="utf-8").split())
+TEXT = flat("docs/tuning.md")
 SEARCHES = tuning.searches()
 FIELD = STORED["field-gpt"]
 LADDER = (1_000, 2_000, 4_000, 8_000)
@@ -225,6 +224,7 @@ def test_robustness_to_the_rate_is_what_the_page_says():
     wider = [name for name, (ours, theirs) in spans.items() if ours > theirs]
     assert wider == ["vit-25", "resnet34-30"]
     assert "Not in general: the good rates span more than AdamW's on two models and less on the other two." in TEXT
+    assert "is wider on two models of four" in flat("docs/results.md")
     counts = [len(tuning.swept(name, who)) for name in results_page.SWEEPS for who in ("adan", "adamw")]
     assert (min(counts), max(counts)) == (10, 14)
     assert "ten to fourteen rates" in TEXT
