@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from textwrap import fill
-from typing import Any
 
 from common import ROOT, table
 from results_page import DATA, NAMES, Stored, together, unit_of, words
 from stored import EVIDENCE, SeedGroup, StoredStudy, by_key, by_optimizer
 
 from adan_bench.config import RunRecord
-from adan_bench.records.stats import MIN_SEEDS, best_trial, grouped
+from adan_bench.records.stats import MIN_SEEDS, grouped
 
 PAGE = ROOT / "docs" / "results-details.md"
 #: Studies whose groups are one table, by the first of them; the others have none of their own.
@@ -89,11 +88,11 @@ def compared(groups: Sequence[SeedGroup]) -> str:
     return table(head, lines)
 
 
-def searched(search: Mapping[str, Sequence[RunRecord]], chosen: Mapping[str, Mapping[str, Any] | None]) -> str:
-    """Each optimizer's trials in their order, with validation results."""
+def searched(search: Mapping[str, Sequence[RunRecord]], chosen: Mapping[str, RunRecord]) -> str:
+    """Each optimizer's trials in their order, with validation results; the chosen settings are bold."""
     lines = []
     for optimizer, trials in search.items():
-        base, best = trials[0].config.tuned, best_trial(trials)
+        base, best = trials[0].config.tuned, chosen.get(optimizer)
         said = []
         for own in grouped(trials, lambda r: [r.config.tuned, r.config.steps]):
             changed = {
@@ -101,10 +100,10 @@ def searched(search: Mapping[str, Sequence[RunRecord]], chosen: Mapping[str, Map
             }
             values = ["not finite" if r.final is None else f"{r.final:.5g}" for r in own]
             text = f"{words(changed)}: {', '.join(values)}"
-            said.append(f"**{text}**" if chosen.get(optimizer) and best in own else text)
+            said.append(f"**{text}**" if best in own else text)
         rates = [r.lr for r in trials]
         ends = {min(rates): "the smallest", max(rates): "the largest"}
-        end = ends.get(best.lr, "") if chosen.get(optimizer) else ""
+        end = ends.get(best.lr, "") if best else ""
         others = words({key: value for key, value in base.items() if key != "lr"})
         lines.append([NAMES.get(optimizer, optimizer), others, "; ".join(said), end])
     return table(["optimizer", "settings", f"validation {trials[0].metric} of the trials", "chosen rate is"], lines)

@@ -94,14 +94,13 @@ class StoredStudy:
     unit, length: "epochs" or "steps", and how many. tune_length: of its trials, where these are shorter.
     planned_trials: settings tried of each optimizer; 0 where they are published ones, None where another study's.
     settings_of: that study. starts_from: the study whose weights are fine-tuned.
-    search: the trials of each optimizer in the order in which they were asked for. chosen: the settings they gave.
+    search: the trials of each optimizer in the order in which they were asked for.
     diverged: the reported runs of each optimizer that did, in newer studies.
     """
 
     name: str
     groups: Sequence[SeedGroup]
     search: Mapping[str, Sequence[RunRecord]]
-    chosen: Mapping[str, Mapping[str, Any] | None]
     length: int
     unit: str = "steps"
     tune_length: int | None = None
@@ -109,6 +108,12 @@ class StoredStudy:
     settings_of: str = ""
     starts_from: str = ""
     diverged: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> dict[str, RunRecord]:
+        """The trial of each optimizer whose settings were chosen; none where the search was cut short."""
+        whole = max(map(len, self.search.values()), default=0) >= (self.planned_trials or 0)
+        return {optimizer: best_trial(trials) for optimizer, trials in self.search.items() if trials and whole}
 
     def compared(self) -> list[SeedGroup]:
         """The groups, Adan's first, where each has enough seeds to be compared; else none."""
@@ -187,12 +192,10 @@ def _study(name: str, facts: Mapping[str, Any], records: Mapping[str, RunRecord]
     def made(keys: Sequence[str]) -> list[RunRecord]:
         return [records[key] for key in keys if key in records]
 
-    search = facts.get("search", {})
     return StoredStudy(
         name=name,
         groups=_groups((made(group["runs"]), len(group["runs"])) for group in facts["groups"]),
-        search={optimizer: made(entry["trials"]) for optimizer, entry in search.items()},
-        chosen={optimizer: entry["chosen"] for optimizer, entry in search.items()},
+        search={optimizer: made(entry["trials"]) for optimizer, entry in facts.get("search", {}).items()},
         planned_trials=facts.get("trials"),
         settings_of=f"`{facts['settings_of']}`" if "settings_of" in facts else "",
         **{key: facts[key] for key in ("unit", "length", "tune_length", "starts_from") if key in facts},
@@ -221,7 +224,6 @@ def of_archive(file: Path) -> StoredStudy:
         name=file.stem,
         groups=_groups((own, len(own)) for own in seeds),
         search=search,
-        chosen={optimizer: best_trial(own).config.settings for optimizer, own in search.items()},
         length=length,
         tune_length=trial if trial < length else None,
         planned_trials=max((len(grouped(own, lambda r: r.config.tuned)) for own in search.values()), default=0),

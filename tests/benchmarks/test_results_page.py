@@ -292,7 +292,7 @@ def test_what_is_said_of_cnns(studies):
     assert (shares["adan"], shares["adamw"]) == (pytest.approx(0.0002), pytest.approx(0.00001))
     assert lead(studies, "resnet34-200", "sgd", 2).word == "better"
     assert f"its lead {100 * lead(studies, 'convnext-25-again').difference.mean:.2f} with three seeds" in DETAILS
-    tried, adamw = studies["resnet34-30"].search["adan"], studies["resnet34-30"].chosen["adamw"]
+    tried, adamw = studies["resnet34-30"].search["adan"], studies["resnet34-30"].chosen["adamw"].config.settings
     highest = max(r.config.settings["lr"] * r.config.settings["weight_decay"] for r in tried)
     assert highest < 0.5 * adamw["lr"] * adamw["weight_decay"]
     assert "every trial of Adan was less than half that of AdamW's chosen settings" in DETAILS
@@ -305,7 +305,7 @@ def test_at_which_other_studies_the_chosen_rate_is_an_end(studies):
     for name in used:
         for optimizer, trials in studies[name].search.items():
             rates = [r.config.settings["lr"] for r in trials]
-            if rates and studies[name].chosen[optimizer]["lr"] in (min(rates), max(rates)):
+            if rates and studies[name].chosen[optimizer].lr in (min(rates), max(rates)):
                 ends.add((name, optimizer))
     assert ends == {("resnet34-30-again", "adan"), ("transformer-xl-adamw", "adamw")}
     said = "The chosen rate is the largest tried for Adan with ResNet-34, for AdamW with Transformer-XL."
@@ -352,7 +352,7 @@ def test_what_is_said_of_the_detector(studies):
     """AdamW's chosen rate is the last but one of those tried, the last hardly trains, another has the best AP."""
     study = studies["detr-bccd"]
     by_rate = sorted((r.config.settings["lr"], r.result["final"]["box AP"]) for r in study.search["adamw"])
-    assert study.chosen["adamw"]["lr"] == by_rate[-2][0]
+    assert study.chosen["adamw"].lr == by_rate[-2][0]
     assert by_rate[-1][1] < 0.1
     assert by_rate[-1][0] / by_rate[-2][0] <= 2
     assert max(by_rate, key=lambda trial: trial[1])[0] != by_rate[-2][0]
@@ -367,7 +367,7 @@ def test_what_is_said_of_ppo_and_of_rates(studies):
     assert lead(studies, "ppo-halfcheetah", "adam").word == "worse"
     assert "its HalfCheetah is worse by its own table, but not by the page's correction" in DETAILS
     for optimizer, trials in studies["ppo-halfcheetah-tuned"].search.items():
-        assert min(trials, key=rank).config.settings["lr"] != studies["ppo-hopper"].chosen[optimizer]["lr"]
+        assert min(trials, key=rank).config.settings["lr"] != studies["ppo-hopper"].chosen[optimizer].lr
     wins, ratios = {}, []
     for name in results.SWEEPS:
         swept = [g.first for g in studies[f"sensitivity-{name}"].groups]
@@ -375,7 +375,7 @@ def test_what_is_said_of_ppo_and_of_rates(studies):
         goal = min(map(rank, [*by["adamw"], *studies[name].search["adamw"]]))
         wins[name] = sum(rank(run) < goal for run in by["adan"])
         assert len(by["adan"]) == 9
-        ratios.append(studies[name].chosen["adan"]["lr"] / studies[name].chosen["adamw"]["lr"])
+        ratios.append(studies[name].chosen["adan"].lr / studies[name].chosen["adamw"].lr)
     assert wins == {"gpt": 2, "vit-25": 3, "lstm-8-again": 0, "resnet34-30": 2}
     assert f"Adan's tuned rate is {min(ratios):.1f} to {max(ratios):.1f} times AdamW's" in DETAILS
 

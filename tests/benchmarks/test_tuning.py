@@ -171,7 +171,7 @@ def test_weight_decay_is_the_papers_because_the_records_do_not_decide_it():
     assert max(abs(a - b) / a for a, b in (gpt, vit)) < 0.005
     assert "differ by less than 0.5%, and not in the same direction" in TEXT
     chosen = STORED["resnet34-30-again"].chosen
-    assert [chosen[name]["weight_decay"] for name in ("adamw", "adan")] == [0.5, 0.1]
+    assert [chosen[name].config.settings["weight_decay"] for name in ("adamw", "adan")] == [0.5, 0.1]
 
 
 def test_b3_of_the_masked_autoencoder():
