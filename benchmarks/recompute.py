@@ -172,7 +172,6 @@ def _said(a: Any, b: Any, gap: float, low: float, high: float, otherwise: str = 
 # Today's optimizers
 
 
-@cache
 def field() -> dict[str, list[RawGroup]]:
     """By workload, best first; without those that have no result."""
     stored, found = runs_by_study(), {}

@@ -134,9 +134,9 @@ def with_field(studies, tmp_path, monkeypatch):
         own = replace(template.config, **config)
         return replace(template, path=tmp_path / study / name / folder, config=own, result=result, metrics=points)
 
-    def make(study, shift=0.0, losses=LOSSES, seed=1000, seeds=range(5), diverged=()):
+    def make(study, shift=0.0, seed=1000, seeds=range(5), diverged=()):
         records = []
-        for number, (name, loss) in enumerate(losses.items()):
+        for number, (name, loss) in enumerate(LOSSES.items()):
             trial = {"role": "tune", "origin": Origin(kind="trial", searched=("warmup",))}
             for i in range(12):
                 value = 99.0 if i == 11 else loss + 0.01 * i
@@ -150,7 +150,7 @@ def with_field(studies, tmp_path, monkeypatch):
                 records.append(record(study, name, f"seed-{i}", value, seed=i, role="run", origin=origin, lr=0.001))
         (stored.NEWER / f"{study}.jsonl").write_text(pack(records), encoding="utf-8")
 
-    def ladder(lengths=LENGTHS[:4]):
+    def ladder(lengths):
         """Studies of some lengths; Adan needs 0.9 times AdamW's steps for a loss, Muon 0.6 times."""
         for t, (name, share) in product(lengths, {"adamw": 1, "adan": 0.9, "muon": 0.6}.items()):
             loss = 0.6 + (t / share / 200) ** -0.55
@@ -160,16 +160,12 @@ def with_field(studies, tmp_path, monkeypatch):
                 file.write(pack(runs))
 
     def read():
-        forget()
+        recompute.runs_by_study.cache_clear()
         return stored.studies.__wrapped__()
-
-    def forget():
-        for function in (recompute.runs_by_study, recompute.field):
-            function.cache_clear()
 
     make.ladder, make.read = ladder, read
     yield make
-    forget()
+    recompute.runs_by_study.cache_clear()
 
 
 def lines(text):
@@ -210,13 +206,11 @@ def test_a_search_of_the_field(with_field, tmp_path, monkeypatch):
         "One search, 5 seeds, 80 trials, 5 of them diverged; near an end of its range is the rate of Lion; NVIDIA H200."
         in text
     )
-    short = field.field_in_short(known)
-    cells = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in short.splitlines()]
-    assert cells[0][:2] == ["GPT, 10.9 M, 2,000 steps", "loss minus AdamW's"]
-    assert [line[0] for line in cells[2:]] == ["Muon", "Adan", "AdamW"]
-    assert all(rows[name][2].startswith(lead) for name, lead, *_ in cells[2:] if name != "AdamW")
-    assert [line[2] for line in cells[2:]] == [rows[line[0]][-1] for line in cells[2:]]
-    assert {len(line) for line in cells} == {3}
+    head, short = lines(field.field_in_short(known))
+    assert head == ["GPT, 10.9 M, 2,000 steps", "loss minus AdamW's", "state bytes per parameter"]
+    assert [*short] == ["Muon", "Adan", "AdamW"]
+    assert all(rows[name][2].startswith(lead) for name, lead, _ in short.values() if name != "AdamW")
+    assert all(size == rows[name][-1] for name, _, size in short.values())
     page = write_page(known, tmp_path, monkeypatch)
     assert "## Today's optimizers" in page
     assert recompute.differences() == []
@@ -229,7 +223,7 @@ def test_two_searches_and_a_ladder(with_field, tmp_path, monkeypatch):
     with_field("field-gpt")
     once = results.against_adamw(with_field.read())["GPT, 10.9 M, 2,000 steps"]
     with_field("field-gpt-again", shift=0.01, seed=2000, seeds=range(5, 10))
-    with_field.ladder()
+    with_field.ladder(LENGTHS[:4])
     known = with_field.read()
     twice = results.against_adamw(known)["GPT, 10.9 M, 2,000 steps"]
     assert twice["adan"].difference.half > 1.5 * once["adan"].difference.half
@@ -252,34 +246,29 @@ def test_two_searches_and_a_ladder(with_field, tmp_path, monkeypatch):
     )
 
 
-def test_a_ladder_says_how_many_steps_are_saved(with_field, tmp_path, monkeypatch):
-    def shown():
-        text = ladder.ladders(known := with_field.read())
-        cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|")
-        return known, text, *cells
+def ratios(text):
+    return {steps: [cell.partition(" ")[0] for cell in row[4:]] for steps, row in lines(text)[1].items()}
 
+
+def test_a_ladder_says_how_many_steps_are_saved(with_field, tmp_path, monkeypatch):
     with_field("field-gpt")
     for lengths in (LENGTHS[:0], LENGTHS[:1]):
         with_field.ladder(lengths)
         assert ladder.ladders(with_field.read()) == ladder.in_short(with_field.read()) == ""
         assert [*recompute.ladder_rows()] == []
     with_field.ladder(LENGTHS[1:2])
-    known, text, _, _, *rows = shown()
-    assert [[cell.partition(" ")[0] for cell in row[4:]] for row in rows] == [["×0.89†", "×0.53†"], ["×0.91", "×0.61"]]
+    text = ladder.ladders(known := with_field.read())
+    assert ratios(text) == {"1,000": ["×0.89†", "×0.53†"], "2,000": ["×0.91", "×0.61"]}
     assert "Fits" not in text
     assert re.search(r"2,000 steps: Adan ×0\.91 \[0\.91, 0\.91\], Muon ×0\.61 \[", ladder.in_short(known))
     write_page(known, tmp_path, monkeypatch)
     assert recompute.differences() == []
     with_field.ladder(LENGTHS[2:4])
-    known, text, head, *rows = shown()
+    text = ladder.ladders(known := with_field.read())
+    head, _ = lines(text)
     assert head[1:] == ["Adan", "AdamW", "Muon", "Adan's steps for AdamW's loss", "Muon's steps for AdamW's loss"]
-    assert [row[0] for row in rows[1:]] == ["1,000", "2,000", "4,000", "8,000"]
-    assert [[cell.partition(" ")[0] for cell in row[4:]] for row in rows[1:]] == [
-        ["×0.90†", "×0.60†"],
-        ["×0.90", "×0.60"],
-        ["×0.90", "×0.60"],
-        ["×0.90", "×0.60"],
-    ]
+    inside = {steps: ["×0.90", "×0.60"] for steps in ("2,000", "4,000", "8,000")}
+    assert ratios(text) == {"1,000": ["×0.90†", "×0.60†"], **inside}
     assert "AdamW 0.600 + 18.4·T^−0.550" in text
     page = write_page(known, tmp_path, monkeypatch)
     assert text in page
