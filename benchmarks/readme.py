@@ -179,7 +179,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "planner": planner.large_models,
     "planner-measured": planner.measured,
 }
-OF_STUDIES = {
+#: Tables of the stored studies, of a KIND or of all.
+OF_STUDIES: dict[str, Callable[..., str]] = {
     "families": results_page.families,
     "field": field.todays_optimizers,
     "field-in-short": field.field_in_short,
@@ -187,8 +188,6 @@ OF_STUDIES = {
     "ladder-in-short": ladder.in_short,
     "searches": field.searches,
     "other-studies": results_details.others,
-}
-OF_KIND: dict[str, Callable[[str, results_page.Stored], str]] = {
     "compared": results_page.compared,
     "study": results_details.described,
     "abandoned": results_details.abandoned,
@@ -196,11 +195,8 @@ OF_KIND: dict[str, Callable[[str, results_page.Stored], str]] = {
 
 
 def filled(match: re.Match[str]) -> str:
-    name, _, kind = match[2].partition(":")
-    if kind:
-        text = OF_KIND[name](kind, studies())
-    else:
-        text = OF_STUDIES[name](studies()) if name in OF_STUDIES else TABLES[name]()
+    name, *kind = match[2].split(":")
+    text = OF_STUDIES[name](*kind, studies()) if name in OF_STUDIES else TABLES[name]()
     return f"{match[1]}\n{text}\n{match[3]}"
 
 

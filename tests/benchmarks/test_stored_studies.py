@@ -1,8 +1,6 @@
 """Stored studies: their numbers are those of the records, by two ways."""
 
 import ast
-import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,6 @@ import recompute
 import results_details as details
 import results_page as results
 import stored
-from stored import EVIDENCE
 
 from adan_bench.config import Origin
 from adan_bench.records.archive import pack
@@ -41,14 +38,6 @@ def test_the_index_and_the_records_agree(studies):
     used = {r.path for s in studies.values() for g in s.groups for r in g.runs}
     used |= {r.path for s in studies.values() for trials in s.search.values() for r in trials}
     assert sum(path.parent.name == "runs.jsonl" for path in used) == 1011
-
-
-def test_records_name_no_folder():
-    for file in EVIDENCE.glob("*.jsonl"):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            facts = json.loads(line).get("environment", {})
-            for text in (facts.get("command", ""), facts.get("data", "")):
-                assert not re.search(r"(^|\s)/", text), file.name
 
 
 def test_the_best_of_several_others_is_corrected_for_all_of_them(rows, studies):
