@@ -21,7 +21,7 @@ from common import environment, write
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from adan.lowbit import ADVANCE
+from adan import lowbit
 from adan_bench.cli.app import app
 from adan_bench.cli.common import Invocation
 
@@ -55,8 +55,8 @@ def floored(bits: int, codes: int) -> Code:
     """|x| + δ as a short float with `bits` of mantissa, blocks scaled by powers of two; near zero steps are even."""
     shift = 23 - bits
     # The last codes are for what δ lifts above 1; with fewer for the rest, δ is larger, and so are these few.
-    one = next(k for k in range(codes, 0, -1) if k + math.ceil(_delta(bits, k) * 2**bits) <= codes)
-    delta = _delta(bits, one)
+    every = (lowbit.Code.of(bits, one) for one in range(codes, 0, -1))
+    delta = next(c.delta for c in every if c.one + math.ceil(c.delta * 2**bits) <= codes)
 
     def code(x: Tensor, draw: Tensor) -> Tensor:
         exponent = x.abs().amax(1, keepdim=True).frexp().exponent
@@ -66,11 +66,6 @@ def floored(bits: int, codes: int) -> Code:
         return torch.copysign(torch.ldexp(z - delta, exponent), x)
 
     return code
-
-
-def _delta(bits: int, one: int) -> float:
-    word = ((127 << bits) - one) << (23 - bits)
-    return torch.tensor(word, dtype=torch.int32).view(torch.float32).item()
 
 
 def e4m3(x: Tensor, draw: Tensor) -> Tensor:
@@ -163,7 +158,7 @@ class Shadow:
         if c.advancing:
             self.generator.manual_seed(0)
         draws = torch.rand((4, *g.shape), generator=self.generator)
-        draws = (draws + t * ADVANCE / 2**32) % 1 if c.advancing else draws
+        draws = (draws + t * lowbit.ADVANCE / 2**32) % 1 if c.advancing else draws
         draws = draws[[0, 3, 2, 3]] if c.same_draws else draws
         v = g - self.averaging * v if c.averaged else v
         self.state = tuple(
