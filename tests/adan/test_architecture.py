@@ -119,7 +119,7 @@ def test_the_kernel_s_coefficients_are_those_of_scalars(seed):
     static = torch.zeros(rows, len(slots.STATIC), dtype=torch.int64)
     static[:, slots.STATIC.index("step")] = torch.tensor([x.data_ptr() for x in steps])
     per_step = torch.cat([
-        torch.ones(len(slots.PER_STEP) * rows, dtype=torch.int64),
+        torch.ones(rows, dtype=torch.int64),
         torch.tensor(cuda._options_row(options), dtype=torch.float64).view(torch.int64),
     ])  # fmt: skip
     coefs = torch.zeros(rows * len(slots.COEFS) * 3 // 2, dtype=torch.float64, device=device)

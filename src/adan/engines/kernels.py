@@ -1,8 +1,8 @@
 """The Triton kernels of the CUDA engine; `cuda.py` launches them and fills their tables.
 
-Every kernel finds its tensors through two tables of 64-bit words, a row for each tensor: the static one, and the
-per-step one. The slots are those of `adan.engines.slots`: S_PARAM is the column "param" of the static table, G_GRAD the
-column "grad" of the per-step one, O_LR a group's option "lr", K_W_M a tensor's coefficient "w_m".
+Every kernel finds its tensors through two tables of 64-bit words: the static one, a row for each tensor, and the
+per-step one, which begins with each tensor's gradient. The slots are those of `adan.engines.slots`: S_PARAM is the
+column "param" of the static table, O_LR a group's option "lr", K_W_M a tensor's coefficient "w_m".
 """
 
 import triton
@@ -31,11 +31,10 @@ from adan.engines.codes import (
     store_codes,
 )
 
-for _prefix, _names in (("S", slots.STATIC), ("G", slots.PER_STEP), ("O", slots.OPTIONS), ("K", slots.COEFS)):
+for _prefix, _names in (("S", slots.STATIC), ("O", slots.OPTIONS), ("K", slots.COEFS)):
     globals().update({f"{_prefix}_{name.upper()}": tl.constexpr(i) for i, name in enumerate(_names)})
 
-N_STATIC, N_PER_STEP = tl.constexpr(len(slots.STATIC)), tl.constexpr(len(slots.PER_STEP))
-N_OPTIONS, N_COEFS = tl.constexpr(len(slots.OPTIONS)), tl.constexpr(len(slots.COEFS))
+N_STATIC, N_OPTIONS, N_COEFS = (tl.constexpr(len(x)) for x in (slots.STATIC, slots.OPTIONS, slots.COEFS))
 
 CLIP_EPS = tl.constexpr(scalars.CLIP_EPS)
 
@@ -63,7 +62,7 @@ def step_scalars(
     """
     row = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = row < rows
-    options = (per_step + N_PER_STEP * rows).to(tl.pointer_type(tl.float64), bitcast=True)
+    options = (per_step + rows).to(tl.pointer_type(tl.float64), bitcast=True)
     h = options + fetch(static + row * N_STATIC + S_GROUP, live) * N_OPTIONS
     lr, weight_decay, eps = fetch(h + O_LR, live), fetch(h + O_WEIGHT_DECAY, live), fetch(h + O_EPS, live)
     max_grad_norm, maximize = fetch(h + O_MAX_GRAD_NORM, live), fetch(h + O_MAXIMIZE, live) > 0
@@ -99,7 +98,7 @@ def step_scalars(
 
     step_at = fetch(static + row * N_STATIC + S_STEP, live).to(tl.pointer_type(tl.float64))
     step = fetch(step_at, live)
-    has_grad = fetch(per_step + row * N_PER_STEP + G_GRAD, live) != 0
+    has_grad = fetch(per_step + row, live) != 0
     tl.store(step_at, step + run, mask=live & has_grad)
     t = step + 1
     has_prev = tl.where(t > 1, 1.0, 0.0)
@@ -209,7 +208,7 @@ def update(
     moved = tl.load(short + K_RNG_MOVED)
     PER_BYTE: tl.constexpr = 2 if PACKED else 1
     p = address(static + row * N_STATIC + S_PARAM, P, ALIGNED) + begin
-    g = address(per_step + row * N_PER_STEP + G_GRAD, G, ALIGNED) + begin
+    g = address(per_step + row, G, ALIGNED) + begin
     m = address(static + row * N_STATIC + S_EXP_AVG, S, ALIGNED) + begin
     v = address(static + row * N_STATIC + S_EXP_AVG_DIFF, S, ALIGNED) + begin // PER_BYTE
     n = address(static + row * N_STATIC + S_EXP_AVG_SQ, S, ALIGNED) + begin // PER_BYTE
@@ -218,7 +217,7 @@ def update(
     powers = address(static + row * N_STATIC + S_EXPONENTS, tl.int32, False) + begin // SHARED
     square = tl.zeros((BLOCK // SHARED, SHARED), COMPUTE)
     # A skipped step has nothing to do, nor has a row without a gradient.
-    todo = tl.where((run > 0) & (tl.load(per_step + row * N_PER_STEP + G_GRAD) != 0), tl.minimum(left, CHUNK), 0)
+    todo = tl.where((run > 0) & (tl.load(per_step + row) != 0), tl.minimum(left, CHUNK), 0)
     todo = todo.to(tl.int32)
     # The loop of a whole chunk, then that of any other: masks break a block's accesses into single elements.
     for MASKED in tl.static_range(2):
@@ -378,8 +377,8 @@ def sum_of_squares(
         row = find_row(starts, first_row, end_row, chunk)
         begin = (chunk - tl.load(starts + row * N_STATIC)) * CHUNK
         left = tl.load(static + row * N_STATIC + S_NUMEL) - begin
-        left = tl.where(tl.load(per_step + row * N_PER_STEP + G_GRAD) != 0, left, 0)
-        g = address(per_step + row * N_PER_STEP + G_GRAD, G, ALIGNED) + begin
+        left = tl.where(tl.load(per_step + row) != 0, left, 0)
+        g = address(per_step + row, G, ALIGNED) + begin
         if left >= CHUNK:
             x = tl.load(g + at).to(COMPUTE)
         else:

@@ -9,10 +9,8 @@ from adan.scalars import Displacement, Options, Scalars
 ADDRESSED = tuple(name for name in Columns._fields[Columns._fields.index("param") :] if name != "grad")
 STATIC = (*ADDRESSED, "rng_offset", "numel", "group", "start", "norm_start")
 
-#: 64-bit words, a row for each tensor, that may change with every step; the options of the groups follow.
-PER_STEP = ("grad",)  # 0 where there is none
-
-#: The options of a parameter group, fp64. Which weights are rounded stochastically is another kernel.
+#: The options of a parameter group, fp64. In the table that may change with every step they follow the addresses of all
+#: gradients, 0 where there is none. Which weights are rounded stochastically is another kernel.
 OPTIONS = (
     *(name for name in Options._fields if name not in ("betas", "stochastic_rounding")),
     "b1", "b2", "b3", "log_b1", "log_b2", "log_b3",
