@@ -1,4 +1,4 @@
-"""Adan's memory and messages, on paper, under each way of sharding a model: prints the table of `docs/distributed.md`.
+"""Adan's memory and messages, on paper, under each way of sharding a model: the table of `docs/distributed.md`.
 
 A collective over P processes of S bytes makes each process send, by a ring, (P − 1)/P · S bytes for an all-gather or a
 reduce-scatter, and twice that for an all-reduce.
@@ -62,7 +62,3 @@ def table() -> str:
             costs = [strategy(n, gpus) for strategy in STRATEGIES.values()]
             rows.append([model, f"{gpus:,}", *(f"{gb(cost.held)}, {gb(cost.sent)}" for cost in costs)])
     return markdown_table(["parameters", "GPUs", *STRATEGIES], rows, left=0)
-
-
-if __name__ == "__main__":
-    print(table())

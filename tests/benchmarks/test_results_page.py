@@ -23,12 +23,6 @@ BETAS = ("adan", "adamw")
 TABLES = ROOT / "src" / "adan_bench" / "tables"
 
 
-def tally(words):
-    """How often better, worse and neither."""
-    count = Counter(words)
-    return count["better"], count["worse"], count["not significant"]
-
-
 def lead(studies, name, other="adamw", comparisons=1):
     groups = {group.optimizer: group for group in studies[name].compared()}
     return groups["adan"].minus(groups[other], comparisons)
@@ -80,7 +74,8 @@ def test_every_figure_is_drawn_and_shown(studies):
 
 def test_the_counts_of_the_first_paragraph(rows, studies):
     contests = [*rows.values()]
-    better, worse, neither = tally(r.lead.word for r in contests)
+    found = Counter(r.lead.word for r in contests)
+    better, worse, neither = (found[word] for word in ("better", "worse", "not significant"))
     unclear = [r for r in contests if r.lead.word == "not significant"]
     wide = sum(r.is_wide for r in unclear)
     readme = flat("README.md")

@@ -37,14 +37,11 @@ def trial(study, optimizer, **settings):
     return value
 
 
-def settings_of(table):
-    path = ROOT / "src" / "adan_bench" / "tables" / f"{table}.json"
-    return json.loads(path.read_text(encoding="utf-8"))["settings"]
-
-
 def published(table, optimizer, workload=""):
     """The first settings of an optimizer in one of the paper's tables."""
-    rows = settings_of(table)
+    rows = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{table}.json").read_text(encoding="utf-8"))[
+        "settings"
+    ]
     return next(r for r in rows if r["optimizer"] == optimizer and workload in r.get("workload", workload))
 
 
