@@ -63,7 +63,7 @@ def measure(case: str, mode: str, runs: int, data: Path | None) -> dict[str, Any
         study = [json.loads(path.read_text(encoding="utf-8")) for path in Path(folder).glob("study.jsonl")]
     results = [record.result for record in records if record.result and record.status == "finished"]
     if len(results) < runs:
-        errors = [record.result.get("error", record.status) for record in records if record.result]
+        errors = [r.result.get("error", r.status) for r in records if r.result and r.status != "finished"]
         return {"error": (errors or done.stderr.strip().splitlines() or ["no run"])[-1][:200]}
     each = [rate(record) for record in records]
     shares = [json.loads(line).get("gpu_share") for line in done.stdout.splitlines() if '"progress"' in line]

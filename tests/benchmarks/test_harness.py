@@ -4,6 +4,7 @@ import contextlib
 import io
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import harness
@@ -47,6 +48,26 @@ def test_a_row_is_the_speed_of_all_its_runs(monkeypatch):
 
 def test_a_row_that_cannot_be_measured_says_why():
     assert "--graph on" in harness.measure("small", "captured", 1, None)["error"]
+
+
+@pytest.mark.parametrize("failed", ["a", "b"])
+def test_the_error_of_a_row_is_that_of_the_run_that_failed(monkeypatch, failed):
+    results = {name: {"status": "finished"} for name in ("a", "b")}
+    results[failed] = {"status": "failed", "error": "out of memory"}
+
+    def run(command, **_):
+        for name in results:
+            folder = Path(command[command.index("--out") + 1], name)
+            folder.mkdir()
+            (folder / "result.json").touch()
+        return SimpleNamespace(stdout="", stderr="")
+
+    def read_run(folder):
+        return SimpleNamespace(result=results[folder.name], status=results[folder.name]["status"])
+
+    monkeypatch.setattr(harness, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(harness, "read_run", read_run)
+    assert harness.measure("small", "eager", 2, None) == {"error": "out of memory"}
 
 
 def test_tables_are_made_from_such_a_record(monkeypatch):
