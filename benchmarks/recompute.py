@@ -80,10 +80,9 @@ class RawGroup(NamedTuple):
     def values(self) -> list[float]:
         return self.searches[0]
 
-    def text(self, factor: float, digits: int) -> str:
-        values = [factor * value for value in self.values]
-        half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
-        return f"{statistics.fmean(values):,.{digits}f} ± {half:,.{digits}f}"
+    def text(self) -> str:
+        half = t.isf(0.025, len(self.values) - 1) * sem(self.values)
+        return _spread(self.first, statistics.fmean(self.values), half)
 
 
 def _group(*searches: list[RawRun]) -> RawGroup | None:
@@ -136,10 +135,9 @@ def rows() -> Iterator[list[str]]:
     for row, left in zip(compared(), lefts(), strict=False):
         low, high = _welch(row.adan, row.best).confidence_interval(1 - 0.05 / (left * len(row.others)))
         gap = statistics.fmean(row.adan.values) - statistics.fmean(row.best.values)
-        unit, name = _unit(row.adan.first), PAGE["names"][row.best.first.optimizer]
-        groups = [row.adan, row.whole, row.best] if row.kind == "halves" else [row.adan, row.best]
-        *ours, best = [group.text(unit.get("factor", 1), unit.get("digits", 4)) for group in groups]
-        yield [row.label, *ours, f"{name} {best}", _said(row.adan, row.best, gap, low, high, "")]
+        ours = [row.adan, row.whole] if row.kind == "halves" else [row.adan]
+        best = f"{PAGE['names'][row.best.first.optimizer]} {row.best.text()}"
+        yield [row.label, *(group.text() for group in ours), best, _said(row.adan, row.best, gap, low, high, "")]
 
 
 def lefts() -> list[int]:
@@ -159,6 +157,11 @@ def _welch(a: RawGroup, b: RawGroup) -> Any:
 
 def _unit(run: RawRun) -> Any:
     return PAGE["units"].get(run.workload) or PAGE["units"][run.metric]
+
+
+def _spread(run: RawRun, mean: float, half: float) -> str:
+    unit = _unit(run)
+    return " ± ".join(f"{unit.get('factor', 1) * x:,.{unit.get('digits', 4)}f}" for x in (mean, half))
 
 
 def _said(a: Any, b: Any, gap: float, low: float, high: float, otherwise: str = ": not significant") -> str:
@@ -228,16 +231,10 @@ def field_rows() -> Iterator[list[str]]:
         differences[label, rival.first.optimizer] = said + once
     for label, own in field().items():
         for rival in own:
-            unit, (mean, variance, freedom) = _unit(rival.first), _estimated(rival)
-            values = [unit.get("factor", 1) * v for v in (mean, t.isf(0.025, freedom) * math.sqrt(variance))]
-            result = " ± ".join(f"{value:,.{unit.get('digits', 4)}f}" for value in values)
-            lost, name = f" ({rival.diverged} diverged)" if rival.diverged else "", rival.first.optimizer
-            yield [
-                PAGE["names"][name],
-                result + lost,
-                differences.get((label, name), ""),
-                *costs(label, name, mean),
-            ]
+            (mean, variance, freedom), name = _estimated(rival), rival.first.optimizer
+            result = _spread(rival.first, mean, t.isf(0.025, freedom) * math.sqrt(variance))
+            result += f" ({rival.diverged} diverged)" if rival.diverged else ""
+            yield [PAGE["names"][name], result, differences.get((label, name), ""), *costs(label, name, mean)]
 
 
 def costs(label: str, name: str, loss: float) -> list[str]:
