@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,8 @@ from support.learning import chosen, sizes
 
 from adan_bench.data.augment import StochasticDepth
 from adan_bench.data.batching import epoch_order
-from adan_bench.data.images import Augmentation, image_data
+from adan_bench.data.images import image_data
+from adan_bench.data.settings import SETTING_I, SETTING_II, Setting
 from adan_bench.training.configure import configure
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.schedules import schedule
@@ -41,7 +43,7 @@ def images(size: int) -> Any:
 
 
 def network(name: str, data: Any, scale: str) -> Any:
-    return BUILDERS[MODELS[name].family](MODELS[name], sizes(name, scale), data)
+    return BUILDERS[MODELS[name].family](MODELS[name].setting, sizes(name, scale), data)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -106,11 +108,8 @@ def test_budgets_of_the_paper() -> None:
 
 
 def test_options_of_a_published_run() -> None:
-    """Fields of the model and of its training setting give way to those of a run; the others stay."""
+    """The fields of its training setting give way to those of a run."""
     options = {"stochastic_depth": 0.3, "decay_all": True, "loss": "bce", "repeats": 3}
-    model = MODELS["vit-s"].trained(options)
-    assert (model.stochastic_depth, model.decay_all, model.repeats, model.setting.loss) == (0.3, True, 3, "bce")
-    assert (model.setting.magnitude, model.center) == (MODELS["vit-s"].setting.magnitude, MODELS["vit-s"].center)
     task = get_workload("vit-s").task(batch_size=8, training=options)
     assert "binary cross entropy" in task.note
     assert task.groups is None
@@ -119,16 +118,19 @@ def test_options_of_a_published_run() -> None:
 
 def test_augmentation_and_clipping_of_a_published_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Options of the run, else of the model, reach the images that it trains on and is evaluated by."""
-    seen: list[Augmentation] = []
+    seen: list[Setting] = []
 
-    def data(context: Any, augmentation: Augmentation) -> Any:
-        seen.append(augmentation)
-        return image_data(context, augmentation)
+    def data(context: Any, setting: Setting) -> Any:
+        seen.append(setting)
+        return image_data(context, setting)
 
     monkeypatch.setattr("adan_bench.workloads.parts.classification.image_data", data)
     get_workload("vit-s").task(batch_size=8, training={"repeats": 3, "magnitude": 7, "center": 0.8})
     assert get_workload("resnet50").task(batch_size=8).max_grad_norm == 5.0
-    assert seen == [Augmentation(magnitude=7, center=0.8, repeats=3), Augmentation(magnitude=7, center=0.95)]
+    assert seen == [
+        replace(SETTING_II, magnitude=7, center=0.8, repeats=3, stochastic_depth=0.1),
+        replace(SETTING_I, center=0.95, stochastic_depth=0.05, max_grad_norm=5.0, decay_all=True),
+    ]
 
 
 def test_swin_leaves_out_both_branches() -> None:

@@ -27,7 +27,6 @@ from support.learning import chosen, prepared, resize, sizes
 from adan_bench.data import images as made
 from adan_bench.data.files import CIFAR_FOLDER
 from adan_bench.data.images import (
-    Augmentation,
     Augmented,
     Batches,
     Folder,
@@ -37,6 +36,7 @@ from adan_bench.data.images import (
     image_data,
     imagenet,
 )
+from adan_bench.data.settings import PLAIN
 from adan_bench.errors import UsageError
 from adan_bench.task import Context, own_rows
 from adan_bench.training.configure import configure
@@ -86,7 +86,7 @@ def alone(found: Any) -> Any:
 
 
 def test_cifar_is_shifted_flipped_and_the_same_again(data: Path) -> None:
-    found = cifar10(context(data, "small", 8), Augmentation())
+    found = cifar10(context(data, "small", 8), PLAIN)
     images, labels = found.gather(*found.batches(0))
     assert images.shape == (8, 3, 32, 32)
     assert torch.equal(images, found.gather(*found.batches(0))[0])
@@ -106,7 +106,7 @@ def test_cifar_is_shifted_flipped_and_the_same_again(data: Path) -> None:
 @pytest.mark.parametrize(("scale", "border"), [("small", 0.0), ("paper", -0.4914 / 0.2023)])
 def test_shifts_squares_and_flips_of_cifar(scale: str, border: float, data: Path) -> None:
     """Against a loop over single images: what the drawn number means, and the colors of borders and squares."""
-    found = cifar10(context(data, scale, 40), Augmentation(cutout=8))
+    found = cifar10(context(data, scale, 40), replace(PLAIN, cutout=8))
     chosen, draws = found.batches(0)
     images, _ = found.gather(chosen, draws)
     source = found.normal(pixels(range(40)))
@@ -132,7 +132,7 @@ def test_shifts_squares_and_flips_of_cifar(scale: str, border: float, data: Path
 def test_options_of_imagenet(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The share of a held-out photograph that is looked at, and how often a training image comes in a row."""
     monkeypatch.setattr(made, "decoders", lambda: 0)
-    found = imagenet(context(data, batch_size=6), Augmentation(center=0.5, repeats=3))
+    found = imagenet(context(data, batch_size=6), replace(PLAIN, center=0.5, repeats=3))
     (first, *_), _ = next(iter(found.held_out()))
     photo = Image.open(data / "imagenet" / "val" / "n01440764" / "n01440764_0.JPEG").convert("RGB")
     assert np.array_equal(first.permute(1, 2, 0), np.array(_center(224, 0.5, photo)))
@@ -163,8 +163,8 @@ def original(folder: Path, content: Any = None) -> Path:
 def test_cifars_own_files(data: Path, tmp_path: Path) -> None:
     """The same images and labels as from parquet, and the record says from where."""
     found, other = (
-        cifar10(context(original(tmp_path), "small", 8), Augmentation()),
-        cifar10(context(data, "small", 8), Augmentation()),
+        cifar10(context(original(tmp_path), "small", 8), PLAIN),
+        cifar10(context(data, "small", 8), PLAIN),
     )
     for a, b in zip(found.gather(*found.batches(3)), other.gather(*other.batches(3)), strict=True):
         assert torch.equal(a, b)
@@ -181,7 +181,7 @@ def test_cifars_own_files(data: Path, tmp_path: Path) -> None:
 def test_a_pickle_that_names_code_is_not_loaded(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     with pytest.raises(UsageError, match=r"data_batch_1: not a batch of CIFAR-10's own python version \(it names "):
-        cifar10(context(original(tmp_path, Touch(ran)), "small"), Augmentation())
+        cifar10(context(original(tmp_path, Touch(ran)), "small"), PLAIN)
     assert not ran.exists()
 
 
@@ -196,7 +196,7 @@ class Touch:
 def test_cifar_is_normalized_as_by_adabelief_at_paper_scale(data: Path) -> None:
     white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
     for scale, deviation in (("paper", (0.2023, 0.1994, 0.2010)), ("small", (0.2470, 0.2435, 0.2616))):
-        found = cifar10(context(data, scale), Augmentation()).normal(white).flatten().tolist()
+        found = cifar10(context(data, scale), PLAIN).normal(white).flatten().tolist()
         expected = [(1 - mean) / std for mean, std in zip((0.4914, 0.4822, 0.4465), deviation, strict=True)]
         assert found == pytest.approx(expected, rel=1e-6)
 
@@ -205,9 +205,7 @@ def test_trials_see_no_test_image(data: Path, monkeypatch: pytest.MonkeyPatch) -
     """Digits, CIFAR-10 and ImageNet: what a trial is evaluated on are training images that it does not train on."""
     monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 0)
     for scale, make in (("smoke", image_data), ("small", image_data), ("paper", imagenet)):
-        reported, trial = (
-            make(replace(context(data, scale, 4), tuning=tuning), Augmentation()) for tuning in (False, True)
-        )
+        reported, trial = (make(replace(context(data, scale, 4), tuning=tuning), PLAIN) for tuning in (False, True))
         tests, apart = (
             [image.tobytes() for part, _ in found.held_out() for image in part.numpy()] for found in (reported, trial)
         )
@@ -219,10 +217,7 @@ def test_trials_see_no_test_image(data: Path, monkeypatch: pytest.MonkeyPatch) -
         else:
             epoch = (1797 - 720) // 4 if scale == "smoke" else 5
             assert max(int(trial.batches(i)[0].max()) for i in range(epoch)) < (1797 - 720 if scale == "smoke" else 20)
-    assert (
-        "20 held out of the training split"
-        in cifar10(replace(context(data, "small"), tuning=True), Augmentation()).note
-    )
+    assert "20 held out of the training split" in cifar10(replace(context(data, "small"), tuning=True), PLAIN).note
 
 
 def test_damaged_parquet_is_one_line(tmp_path: Path) -> None:
@@ -230,11 +225,11 @@ def test_damaged_parquet_is_one_line(tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / "cifar10" / f"{split}.parquet").write_bytes(b"nothing of the kind")
     with pytest.raises(UsageError, match=r"train.parquet: not CIFAR-10"):
-        cifar10(context(tmp_path, "small"), Augmentation())
+        cifar10(context(tmp_path, "small"), PLAIN)
 
 
 def test_imagenet_is_decoded_by_position(data: Path) -> None:
-    found = imagenet(context(data), Augmentation())
+    found = imagenet(context(data), PLAIN)
     assert (found.size, found.channels, found.classes) == (224, 3, 2)
     assert "12 to train (random crops and flips), 4 held out" in found.note
     batches = alone(found)
@@ -257,7 +252,7 @@ def test_imagenet_by_worker_processes_is_the_same(data: Path, monkeypatch: pytes
     monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 1)
     options = chosen(scale="paper", steps=2, batch_size=4, data=data)
     trainer = Trainer(configure(get_workload("resnet18", "paper"), get_optimizer("adan"), options))
-    found = imagenet(context(data), Augmentation())
+    found = imagenet(context(data), PLAIN)
     trainer.update()
     images, targets = prepared(trainer.task, 1, "cpu")  # the next, so that the same worker decodes it
     pixels, labels = alone(found)(1)
@@ -289,7 +284,7 @@ def test_rand_augment_is_imagenets_and_named_where_timm_is_not(data: Path, monke
     monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
     monkeypatch.setitem(sys.modules, "timm.data.auto_augment", None)
     with pytest.raises(UsageError, match="needs timm and torchvision"):
-        imagenet(context(data), Augmentation(magnitude=9))
+        imagenet(context(data), replace(PLAIN, magnitude=9))
 
     asked = []
     fake: Any = ModuleType("timm.data.auto_augment")
@@ -302,10 +297,10 @@ def test_rand_augment_is_imagenets_and_named_where_timm_is_not(data: Path, monke
     for name in ("timm", "timm.data"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "timm.data.auto_augment", fake)
-    plain, found = imagenet(context(data), Augmentation()), imagenet(context(data), Augmentation(magnitude=9))
+    plain, found = imagenet(context(data), PLAIN), imagenet(context(data), replace(PLAIN, magnitude=9))
     assert torch.equal(alone(found)(0)[0], 255 - alone(plain)(0)[0])
     assert "RandAugment 9" in found.note
-    assert "RandAugment" not in cifar10(context(data, "small"), Augmentation(magnitude=7)).note
+    assert "RandAugment" not in cifar10(context(data, "small"), replace(PLAIN, magnitude=7)).note
     assert asked == [("rand-m9-n2-mstd0.5-inc1", 100)]
 
 
@@ -317,19 +312,19 @@ def test_what_an_imagenet_folder_lacks_is_one_line(data: Path, tmp_path: Path) -
     damaged = copy("damaged")
     for file in (damaged / "imagenet" / "train" / "n01443537").iterdir():
         file.write_bytes(file.read_bytes()[:200])
-    found = imagenet(context(damaged, batch_size=12), Augmentation())
+    found = imagenet(context(damaged, batch_size=12), PLAIN)
     with pytest.raises(UsageError, match=r"n01443537_\d.JPEG: not an image that can be read .*; copy this file again$"):
         alone(found)(0)
 
     unlike = copy("unlike")
     (unlike / "imagenet" / "val" / "n01443537").rename(unlike / "imagenet" / "val" / "n99999999")
     with pytest.raises(UsageError, match="n01443537, n99999999 only in one of the two; move the validation images"):
-        imagenet(context(unlike), Augmentation())
+        imagenet(context(unlike), PLAIN)
 
     missing = copy("missing")
     shutil.rmtree(missing / "imagenet" / "val")
     with pytest.raises(UsageError, match=r"holds no imagenet/val"):
-        imagenet(context(missing), Augmentation())
+        imagenet(context(missing), PLAIN)
     with pytest.raises(UsageError, match=r"resnet18 needs imagenet/val, which .* does not hold"):
         configure(get_workload("resnet18", "paper"), get_optimizer("adan"), chosen(scale="paper", data=missing))
 
@@ -349,14 +344,14 @@ def test_a_rank_decodes_its_own_images_alone(data: Path, monkeypatch: pytest.Mon
     decoded: list[int] = []
     read = Folder.image
     monkeypatch.setattr(Folder, "image", lambda self, index: (decoded.append(index), read(self, index))[1])
-    whole = imagenet(context(data, batch_size=8), Augmentation()).batches
+    whole = imagenet(context(data, batch_size=8), PLAIN).batches
     for position in (0, 1):
         images, labels = whole(position)
         for ranks in (2, 4):
             parts = []
             for rank in range(ranks):
                 decoded.clear()
-                found = imagenet(replace(context(data, batch_size=8), rank=rank, ranks=ranks), Augmentation())
+                found = imagenet(replace(context(data, batch_size=8), rank=rank, ranks=ranks), PLAIN)
                 parts.append(found.batches(position))
                 assert len(decoded) == 8 // ranks
             order = [row for rank in range(ranks) for row in own_rows(8, rank, ranks)]
@@ -367,19 +362,19 @@ def test_a_rank_decodes_its_own_images_alone(data: Path, monkeypatch: pytest.Mon
 def test_a_batch_is_decoded_by_all_workers_together(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In parts of at most as many images, in the same order and with the same crops as by one worker."""
     monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 0)
-    whole = imagenet(context(data, batch_size=8), Augmentation()).batches(1)
+    whole = imagenet(context(data, batch_size=8), PLAIN).batches(1)
     monkeypatch.setattr("adan_bench.data.images.PART", 3)
     collated: list[int] = []
     together = made._together
     monkeypatch.setattr(made, "_together", lambda found: (collated.append(len(found)), together(found))[1])
-    parts = imagenet(context(data, batch_size=8), Augmentation()).batches(1)
+    parts = imagenet(context(data, batch_size=8), PLAIN).batches(1)
     assert collated == [3, 3, 2]
     assert all(torch.equal(x, y) for x, y in zip(parts, whole, strict=True))
 
 
 def test_as_many_processes_decode_as_the_run_has_threads(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)
-    assert imagenet(context(data), Augmentation()).batches.workers == 3  # type: ignore[attr-defined]
+    assert imagenet(context(data), PLAIN).batches.workers == 3  # type: ignore[attr-defined]
 
 
 def test_an_incomplete_epoch_is_named(data: Path) -> None:

@@ -28,6 +28,7 @@ from torch import Tensor
 from adan_bench.data.batching import decoders, epoch_order, generator
 from adan_bench.data.cifar import read_cifar
 from adan_bench.data.files import CIFAR_FOLDER, IMAGENET
+from adan_bench.data.settings import PLAIN, Setting
 from adan_bench.errors import UsageError, listing, reading
 from adan_bench.task import Context
 
@@ -70,29 +71,10 @@ def normalizer(
     return lambda images: (images.float() / white - center) / spread
 
 
-@dataclass(frozen=True)
-class Augmentation:
-    """How a training image is varied at the scales that have photographs.
-
-    crop: the smallest share of an ImageNet photograph that a random crop covers; CIFAR's are shifted by 4 pixels.
-    magnitude: of ImageNet's RandAugment (two operations, deviation 0.5, as timm has it); None: none.
-    center: the share of the shorter side that evaluation looks at.
-    repeats: how often each image comes in an epoch, in other crops: repeated augmentation.
-    cutout: the side in pixels of a square that each of CIFAR's images loses.
-    """
-
-    crop: float = 0.08
-    magnitude: int | None = None
-    center: float = 0.875
-    repeats: int = 1
-    cutout: int = 0
-
-
-def image_data(context: Context, augmentation: Augmentation | None = None) -> ImageData:
-    augmentation = augmentation or Augmentation()
+def image_data(context: Context, setting: Setting = PLAIN) -> ImageData:
     if context.scale == "smoke":
         return digits(context)
-    return cifar10(context, augmentation) if context.scale == "small" else imagenet(context, augmentation)
+    return cifar10(context, setting) if context.scale == "small" else imagenet(context, setting)
 
 
 # Bundled with scikit-learn
@@ -124,7 +106,7 @@ def digits(context: Context) -> ImageData:
 # CIFAR-10
 
 
-def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
+def cifar10(context: Context, setting: Setting) -> ImageData:
     """50,000 images of 32×32 pixels; trials train on 45,000."""
     images, labels = read_cifar(context, "train")
     if context.tuning:
@@ -138,9 +120,9 @@ def cifar10(context: Context, augmentation: Augmentation) -> ImageData:
     deviation = (0.2023, 0.1994, 0.2010) if context.scale == "paper" else (0.2470, 0.2435, 0.2616)
     normal = normalizer((0.4914, 0.4822, 0.4465), deviation, context.device)
     data = images.to(context.device), labels.to(context.device)
-    batches, gather = _shifted(*data, context, normal, augmentation.cutout)
+    batches, gather = _shifted(*data, context, normal, setting.cutout)
     done = "shifted and flipped"
-    done += f", {augmentation.cutout}×{augmentation.cutout} pixels cut out" if augmentation.cutout else ""
+    done += f", {setting.cutout}×{setting.cutout} pixels cut out" if setting.cutout else ""
     apart = " of the training split" if context.tuning else ""
     source = f"CIFAR-10 from {CIFAR_FOLDER}" if context.has(CIFAR_FOLDER) else "CIFAR-10"
     note = f"{source}: {len(images):,} to train ({done}), {len(held_out):,} held out{apart}"
@@ -196,7 +178,7 @@ def _box(rows: Tensor, columns: Tensor) -> Tensor:
 # ImageNet
 
 
-def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
+def imagenet(context: Context, setting: Setting) -> ImageData:
     """train/<class>/*.JPEG and val/<class>/*.JPEG, decoded while training by worker processes."""
     train, val = (Folder.read(context.path(name)) for name in IMAGENET)
     if train.classes != val.classes:
@@ -208,9 +190,9 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
     if context.tuning:
         apart = torch.arange(len(train)) % HELD_OUT_IMAGENET == 0
         train, val = train.subset(~apart), train.subset(apart)
-    distort = None if augmentation.magnitude is None else _rand_augment(augmentation.magnitude, 224)
-    training = Augmented(train, partial(_resized_crop, 224, augmentation.crop), distort)
-    held_out = Augmented(val, partial(_center, 224, augmentation.center), None)
+    distort = None if setting.magnitude is None else _rand_augment(setting.magnitude, 224)
+    training = Augmented(train, partial(_resized_crop, 224, setting.crop), distort)
+    held_out = Augmented(val, partial(_center, 224, setting.center), None)
     loaded: list[Any] = []  # the workers that read the held-out images stay for all evaluations
 
     def evaluation() -> Iterator[Batch]:
@@ -219,9 +201,9 @@ def imagenet(context: Context, augmentation: Augmentation) -> ImageData:
             loaded.append(_loader(held_out, parts, decoders(), persistent=True))
         return (_checked(batch) for batch in loaded[0])
 
-    done = "random crops and flips" + (f", RandAugment {augmentation.magnitude}" if distort else "")
+    done = "random crops and flips" + (f", RandAugment {setting.magnitude}" if distort else "")
     normal = normalizer((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), context.device)
-    batches = Batches(training, context.batch_size, context.seed, augmentation.repeats, own=context.own())
+    batches = Batches(training, context.batch_size, context.seed, setting.repeats, own=context.own())
     known = len(train.classes)
     note = f"ImageNet folder of {known:,} classes: {len(train):,} to train ({done}), {len(val):,} held out"
     return ImageData(224, 3, known, normal, batches, lambda images, labels: (normal(images), labels), evaluation, note)

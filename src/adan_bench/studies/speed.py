@@ -33,7 +33,7 @@ from adan_bench.task import SCALES
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.roles import by_role
-from adan_bench.workloads.images import Model, image_sizes
+from adan_bench.workloads.images import image_sizes
 from adan_bench.workloads.language import MIXTURES, TextSizes
 
 OPTIMIZERS = ("adan", "adamw", "lamb", "adabelief")
@@ -75,7 +75,7 @@ class TimedModel:
             config = (gpt.gpt2_config if self.family == "gpt2" else gpt.mixtral_config)(sizes, sizes.vocabulary)
             return AutoModelForCausalLM.from_config(config)
         images: Any = SimpleNamespace(size=TINY_PIXELS if tiny else PIXELS, channels=3, classes=CLASSES)
-        return networks.BUILDERS[self.family](Model(self.family, PLAIN), sizes, images)
+        return networks.BUILDERS[self.family](PLAIN, sizes, images)
 
 
 def _images(family: str, width: int, *depths: int) -> TimedModel:

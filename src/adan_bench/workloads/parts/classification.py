@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,11 +13,11 @@ from torch import Tensor, nn
 
 import adan
 from adan_bench.data.augment import applied, box_noise, drawn, loss_of
-from adan_bench.data.images import Augmentation, ImageData, cifar10, digits, image_data
+from adan_bench.data.images import ImageData, cifar10, digits, image_data
 from adan_bench.data.settings import PLAIN, Setting
 from adan_bench.errors import UsageError
 from adan_bench.task import Context, Settings, Task
-from adan_bench.workloads.images import CUTOUT, SMOOTHED, ImageSizes, Model
+from adan_bench.workloads.images import SMOOTHED, ImageSizes, Model
 from adan_bench.workloads.parts.networks import BUILDERS, resnet, vit_sizes
 from adan_bench.workloads.parts.transformer import SmallConvNeXt, ViT
 
@@ -67,19 +68,18 @@ def without_decay(model: nn.Module, settings: Settings) -> list[dict[str, Any]]:
 
 def published(context: Context, model: Model) -> Task:
     """A model of the paper's tables, with options of the run in place of its own."""
-    trained = model.trained(context.training)
-    augmentation = Augmentation(magnitude=trained.setting.magnitude, center=trained.center, repeats=trained.repeats)
-    on_cifar = context.scale == "paper" and not trained.imagenet
-    data = cifar10(context, augmentation) if on_cifar else image_data(context, augmentation)
-    network = BUILDERS[trained.family](trained, context.sizes, data)
-    task = classification_task(network, data, context, trained.setting)
-    task.max_grad_norm = trained.max_grad_norm
-    task.groups = None if trained.decay_all else without_decay
+    setting = replace(model.setting, **context.training)
+    on_cifar = context.scale == "paper" and not model.imagenet
+    data = cifar10(context, setting) if on_cifar else image_data(context, setting)
+    network = BUILDERS[model.family](setting, context.sizes, data)
+    task = classification_task(network, data, context, setting)
+    task.max_grad_norm = setting.max_grad_norm
+    task.groups = None if setting.decay_all else without_decay
     return task
 
 
 def cifar_vit(context: Context) -> Task:
-    data = image_data(context, Augmentation(cutout=CUTOUT))
+    data = image_data(context, SMOOTHED)
     model = ViT(context.sizes, data.size, data.channels, data.classes)
     if context.init is not None:
         begin(model, context)
@@ -98,7 +98,7 @@ def begin(model: ViT, context: Context) -> None:
 
 
 def cifar_convnext(context: Context) -> Task:
-    data = image_data(context, Augmentation(cutout=CUTOUT))
+    data = image_data(context, SMOOTHED)
     task = classification_task(SmallConvNeXt(context.sizes, data.channels, data.classes), data, context, SMOOTHED)
     task.groups = without_decay
     return task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +14,10 @@ from torch import Tensor, nn
 
 import adan
 from adan_bench.data.batching import generator
-from adan_bench.data.images import Augmentation, ImageData, image_data
-from adan_bench.data.settings import SETTING_II
+from adan_bench.data.images import ImageData, image_data
+from adan_bench.data.settings import PLAIN, Setting
 from adan_bench.task import Context, Settings, Task
-from adan_bench.workloads.images import Encoder, ImageSizes
+from adan_bench.workloads.images import ImageSizes
 from adan_bench.workloads.parts.classification import classification_task, without_decay
 from adan_bench.workloads.parts.networks import transformer_blocks, vit_config, vit_sizes, vit_stochastic_depth
 from adan_bench.workloads.parts.transformer import MaskedAutoencoder, ViT
@@ -120,21 +121,21 @@ def mae_config(sizes: ImageSizes, data: ImageData) -> Any:
 
 
 def pretraining(context: Context) -> Task:
-    data = image_data(context, Augmentation(crop=0.2))
+    data = image_data(context, replace(PLAIN, crop=0.2))
     config = mae_config(context.sizes, data)
     model = with_official_start(transformers.ViTMAEForPreTraining(config), config)
     return autoencoding(model, lambda m, images, noise: m(images, noise=noise).loss, config.patch_size, data, context)
 
 
-def finetuning(context: Context, encoder: Encoder) -> Task:
-    data = image_data(context, Augmentation(magnitude=SETTING_II.magnitude))
+def finetuning(context: Context, setting: Setting, layer_decay: float) -> Task:
+    data = image_data(context, setting)
     model = Classifier(vit_config(context.sizes, data))
     if context.init is not None:
         load_encoder(model, context)
-    vit_stochastic_depth(transformer_blocks(model), encoder.stochastic_depth)
-    task = classification_task(model, data, context, SETTING_II)
+    vit_stochastic_depth(transformer_blocks(model), setting.stochastic_depth)
+    task = classification_task(model, data, context, setting)
     task.note += f"; from {'random' if context.init is None else 'pre-trained'} weights"
-    task.groups = partial(layer_groups, decay=encoder.layer_decay)
+    task.groups = partial(layer_groups, decay=layer_decay)
     return task
 
 

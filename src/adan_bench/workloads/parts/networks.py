@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import transformers
@@ -10,7 +11,8 @@ from torch import nn
 
 from adan_bench.data.augment import StochasticDepth
 from adan_bench.data.images import ImageData
-from adan_bench.workloads.images import ImageSizes, Model
+from adan_bench.data.settings import Setting
+from adan_bench.workloads.images import ImageSizes
 
 
 def resnet(
@@ -101,52 +103,57 @@ def vit_stochastic_depth(blocks: Sequence[Any] | nn.ModuleList, largest: float) 
 # The published models
 
 
-def published_resnet(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
-    expansion, layer = (4, "bottleneck") if model.family == "bottleneck" else (1, "basic")
-    widths = [sizes.width * 2**i * expansion for i in range(4)]
+def published_resnet(setting: Setting, sizes: ImageSizes, data: ImageData, layer: str = "basic") -> Any:
+    widths = [sizes.width * 2**i * (4 if layer == "bottleneck" else 1) for i in range(4)]
     network = resnet(widths, sizes.depths, data, layer, small_stem=data.size <= 32)
     if layer == "bottleneck" and data.size > 32:  # as in timm, by which the published ones were trained
         for stage in network.resnet.encoder.stages:
             for block in stage.layers:
                 nn.init.zeros_(block.layer[-1].normalization.weight)
-    if model.stochastic_depth:
+    if setting.stochastic_depth:
         blocks = [block for stage in network.resnet.encoder.stages for block in stage.layers]
-        for block, share in zip(blocks, depth_shares(len(blocks), model.stochastic_depth), strict=True):
+        for block, share in zip(blocks, depth_shares(len(blocks), setting.stochastic_depth), strict=True):
             block.layer.append(StochasticDepth(share))
     return network
 
 
-def staged(model: Model, sizes: ImageSizes, data: ImageData, stages: int = 4) -> dict[str, Any]:
+def staged(setting: Setting, sizes: ImageSizes, data: ImageData, stages: int = 4) -> dict[str, Any]:
     """What ConvNeXt and Swin have in common."""
     images = {"num_channels": data.channels, "num_labels": data.classes, "image_size": data.size}
     shape = {"patch_size": sizes.patch, "depths": list(sizes.depths[:stages])}
-    return {**images, **shape, "drop_path_rate": model.stochastic_depth}
+    return {**images, **shape, "drop_path_rate": setting.stochastic_depth}
 
 
-def convnext(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
+def convnext(setting: Setting, sizes: ImageSizes, data: ImageData) -> Any:
     widths = [sizes.width * 2**i for i in range(4)]
-    config = transformers.ConvNextConfig(hidden_sizes=widths, **staged(model, sizes, data))
+    config = transformers.ConvNextConfig(hidden_sizes=widths, **staged(setting, sizes, data))
     return transformers.ConvNextForImageClassification(config)
 
 
-def vit(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
+def vit(setting: Setting, sizes: ImageSizes, data: ImageData) -> Any:
     network = transformers.ViTForImageClassification(vit_config(sizes, data))
-    vit_stochastic_depth(transformer_blocks(network), model.stochastic_depth)
+    vit_stochastic_depth(transformer_blocks(network), setting.stochastic_depth)
     return network
 
 
-def swin(model: Model, sizes: ImageSizes, data: ImageData) -> Any:
+def swin(setting: Setting, sizes: ImageSizes, data: ImageData) -> Any:
     # transformers wants windows no larger than the last stage: digits would have 1×1 pixels there, so it is left out.
-    shape = staged(model, sizes, data, 4 if data.size >= 32 else 3)
+    shape = staged(setting, sizes, data, 4 if data.size >= 32 else 3)
     heads = [sizes.width * 2**i // sizes.head for i in range(len(shape["depths"]))]
     config = transformers.SwinConfig(window_size=sizes.window, embed_dim=sizes.width, num_heads=heads, **shape)
     network = transformers.SwinForImageClassification(config)
-    if model.stochastic_depth:  # transformers leaves out the attention of a block alone, Swin's authors its MLP too
+    if setting.stochastic_depth:  # transformers leaves out the attention of a block alone, Swin's authors its MLP too
         blocks = [block for stage in network.swin.encoder.layers for block in stage.blocks]
-        for block, share in zip(blocks, depth_shares(len(blocks), model.stochastic_depth), strict=True):
+        for block, share in zip(blocks, depth_shares(len(blocks), setting.stochastic_depth), strict=True):
             name = "mlp" if hasattr(block, "mlp") else "output"  # by transformers' version
             setattr(block, name, nn.Sequential(getattr(block, name), StochasticDepth(share)))
     return network
 
 
-BUILDERS = {"resnet": published_resnet, "bottleneck": published_resnet, "convnext": convnext, "vit": vit, "swin": swin}
+BUILDERS: dict[str, Callable[[Setting, ImageSizes, ImageData], Any]] = {
+    "resnet": published_resnet,
+    "bottleneck": partial(published_resnet, layer="bottleneck"),
+    "convnext": convnext,
+    "vit": vit,
+    "swin": swin,
+}
