@@ -175,25 +175,18 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
 
     size = words.get_vocab_size()
     model = transformers.BertForSequenceClassification(bert_config(sizes, size, num_labels=max(1, len(kind.labels))))
-    if context.init is None:
-        note += "; starts at random, not from a pre-trained BERT: give --init"
-    else:
-        load_encoder(model.bert, context, name(words))
+    note += load_encoder(model.bert, context, name(words), "bert.", "bert-pretrain")
     clip = kind.clip if context.scale == "paper" else 1.0
     return Task(model, batches, loss, evaluate, note, max_grad_norm=clip)
 
 
-def load_encoder(encoder: nn.Module, context: Context, tokens: str) -> None:
-    """The pre-trained encoder; the pooler stays random."""
-    missing, unknown = encoder.load_state_dict(pretrained(context, tokens, "bert."), strict=False)
-    wrong = [key for key in missing if not key.startswith("pooler.")] + list(unknown)
-    if wrong:
-        raise UsageError(f"--init {context.init}: no BERT of this size; its weights differ in {', '.join(wrong[:3])}")
+def load_encoder(encoder: nn.Module, context: Context, tokens: str, prefix: str, before: str) -> str:
+    """Take the encoder of --init, a run of `before` with the same tokens, and return what the note says of the start.
 
-
-def pretrained(context: Context, tokens: str, prefix: str) -> dict[str, Tensor]:
-    """The weights of --init whose names begin with `prefix`, without it; its run must have had the same tokens."""
-    assert context.init is not None
+    prefix: of its weights' names. A pooler, which masked words do not train, stays random.
+    """
+    if context.init is None:
+        return "; starts at random, not from a pre-trained BERT: give --init"
     facts = context.init / "environment.json"
     note = str(json.loads(facts.read_text(encoding="utf-8")).get("data", "")) if facts.exists() else ""
     if tokens not in note:
@@ -201,7 +194,10 @@ def pretrained(context: Context, tokens: str, prefix: str) -> dict[str, Tensor]:
             f"--init {context.init}: its text has another tokenizer than this run's {tokens}; pre-train with the same "
             f"--scale and --data (that run: {note or 'no note'})"
         )
-    return {key.removeprefix(prefix): value for key, value in context.weights().items() if key.startswith(prefix)}
+    weights = {key: value for key, value in encoder.state_dict().items() if key.startswith("pooler.")}
+    weights |= {key.removeprefix(prefix): w for key, w in context.weights().items() if key.startswith(prefix)}
+    context.load(encoder, weights, f"no BERT of this size ({{}}); name a run of {before}")
+    return ""
 
 
 def accuracy(logits: Tensor, answers: Tensor) -> float:

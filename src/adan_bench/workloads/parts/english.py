@@ -14,7 +14,7 @@ from adan_bench.data.installed import END, MASK, PAD, SPECIAL, START, english
 from adan_bench.data.tokens import name
 from adan_bench.task import Context, Task
 from adan_bench.workloads.language import GlueTask, TextSizes
-from adan_bench.workloads.parts.bert import MASKED, METRICS, Example, generated, pretrained, read
+from adan_bench.workloads.parts.bert import MASKED, METRICS, Example, generated, load_encoder, read
 from adan_bench.workloads.parts.classification import without_decay
 from adan_bench.workloads.parts.transformer import BERT, MaskedLanguage, SentenceClassifier
 
@@ -98,11 +98,7 @@ def finetuning(context: Context, kind: GlueTask) -> Task:
         return {kind.metric: METRICS[kind.metric](logits, answers), "loss": F.cross_entropy(logits, answers).item()}
 
     body = BERT(context.sizes)
-    if context.init is None:
-        note += "; starts at random, not from a pre-trained BERT: give --init"
-    else:
-        weights = pretrained(context, name(text.tokenizer), "encoder.")
-        context.load(body, weights, "no BERT of this size ({}); name a run of english-bert")
+    note += load_encoder(body, context, name(text.tokenizer), "encoder.", "english-bert")
     model = SentenceClassifier(body, len(kind.labels))
     note = f"{note}; {name(text.tokenizer)}"
 

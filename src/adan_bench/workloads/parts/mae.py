@@ -19,7 +19,7 @@ from adan_bench.data.settings import PLAIN, Setting
 from adan_bench.task import Context, Settings, Task
 from adan_bench.workloads.images import ImageSizes
 from adan_bench.workloads.parts.classification import classification_task, without_decay
-from adan_bench.workloads.parts.networks import transformer_blocks, vit_config, vit_sizes, vit_stochastic_depth
+from adan_bench.workloads.parts.networks import vit_config, vit_sizes, vit_stochastic_depth
 from adan_bench.workloads.parts.transformer import MaskedAutoencoder, ViT
 
 #: (model, images, noise) to the mean loss; the patches of the largest noise, three quarters, are hidden.
@@ -132,7 +132,7 @@ def finetuning(context: Context, setting: Setting, layer_decay: float) -> Task:
     model = Classifier(vit_config(context.sizes, data))
     if context.init is not None:
         load_encoder(model, context)
-    vit_stochastic_depth(transformer_blocks(model), setting.stochastic_depth)
+    vit_stochastic_depth(model, setting.stochastic_depth)
     task = classification_task(model, data, context, setting)
     task.note += f"; from {'random' if context.init is None else 'pre-trained'} weights"
     task.groups = partial(layer_groups, decay=layer_decay)

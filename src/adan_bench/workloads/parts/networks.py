@@ -78,11 +78,6 @@ def vit_config(sizes: ImageSizes, data: ImageData) -> Any:
     return transformers.ViTConfig(num_labels=data.classes, **vit_sizes(sizes, data))
 
 
-def transformer_blocks(model: nn.Module) -> nn.ModuleList:
-    """The blocks of a ViT of transformers, whose versions call them encoder.layer or layers."""
-    return next(module for module in model.modules() if isinstance(module, nn.ModuleList))
-
-
 def depth_shares(depth: int, largest: float) -> list[float]:
     """Stochastic depth of the blocks: from 0 at the first to the largest at the last.
 
@@ -92,8 +87,10 @@ def depth_shares(depth: int, largest: float) -> list[float]:
     return [largest * i / max(1, depth - 1) for i in range(depth)]
 
 
-def vit_stochastic_depth(blocks: Sequence[Any] | nn.ModuleList, largest: float) -> None:
+def vit_stochastic_depth(model: nn.Module, largest: float) -> None:
     """In place of a ViT's dropout, which stands at the end of both residual branches of a block."""
+    # transformers' versions call the blocks encoder.layer or layers
+    blocks = next(module for module in model.modules() if isinstance(module, nn.ModuleList))
     for block, share in zip(blocks, depth_shares(len(blocks), largest), strict=True):
         for name, module in list(block.named_modules()):
             if isinstance(module, nn.Dropout):
@@ -132,7 +129,7 @@ def convnext(setting: Setting, sizes: ImageSizes, data: ImageData) -> Any:
 
 def vit(setting: Setting, sizes: ImageSizes, data: ImageData) -> Any:
     network = transformers.ViTForImageClassification(vit_config(sizes, data))
-    vit_stochastic_depth(transformer_blocks(network), setting.stochastic_depth)
+    vit_stochastic_depth(network, setting.stochastic_depth)
     return network
 
 
