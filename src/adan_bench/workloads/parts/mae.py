@@ -20,7 +20,7 @@ from adan_bench.task import Context, Settings, Task
 from adan_bench.workloads.images import ImageSizes
 from adan_bench.workloads.parts.classification import classification_task, without_decay
 from adan_bench.workloads.parts.networks import vit_config, vit_sizes, vit_stochastic_depth
-from adan_bench.workloads.parts.transformer import MaskedAutoencoder, ViT
+from adan_bench.workloads.parts.transformer import MaskedAutoencoder, ViT, sinusoids
 
 #: (model, images, noise) to the mean loss; the patches of the largest noise, three quarters, are hidden.
 Completion = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -77,9 +77,7 @@ def with_official_start(model: Any, config: Any) -> nn.Module:
 def waves(side: int, width: int) -> Tensor:
     """Sines and cosines of the column, then of the row, of side × side places; frequencies from 1 to 1/10,000."""
     places = torch.arange(side * side, dtype=torch.float64)
-    frequencies = 10_000 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
-    angles = [torch.outer(place, frequencies) for place in (places % side, places // side)]
-    return torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], 1).float()
+    return torch.cat([sinusoids(place, width // 2) for place in (places % side, places // side)], 1).float()
 
 
 class Classifier(nn.Module):

@@ -68,6 +68,14 @@ def initialize(model: nn.Module, deviation: float = 0.02) -> None:
             nn.init.zeros_(module.bias)
 
 
+def sinusoids(distances: Tensor, width: int) -> Tensor:
+    """Sines, then cosines, of the distances times 10000^(−2k/width)."""
+    steps = torch.arange(0, width, 2, dtype=distances.dtype, device=distances.device)
+    frequencies = 10_000 ** -(steps / width)
+    angles = distances[:, None] * frequencies
+    return torch.cat([angles.sin(), angles.cos()], 1)
+
+
 def taken(x: Tensor, places: Tensor) -> Tensor:
     """x[b, places[b, i]] of (batch, length, width)."""
     return x.gather(1, places.unsqueeze(2).expand(-1, -1, x.shape[2]))

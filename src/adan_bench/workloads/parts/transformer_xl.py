@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from adan_bench.data.files import PENN_TREEBANK, WIKITEXT
 from adan_bench.data.words import Stream, documentation, encode, perplexity, vocabulary, word_files
 from adan_bench.task import Context, Task
+from adan_bench.workloads.parts.transformer import sinusoids
 from adan_bench.workloads.words import XLSizes
 
 IGNORED = -100
@@ -148,14 +149,6 @@ def shifted(scores: Tensor) -> Tensor:
     padded = F.pad(scores, (1, 0))
     rows, places = scores.shape[-2:]
     return padded.view(*scores.shape[:-2], places + 1, rows)[..., 1:, :].reshape(scores.shape)
-
-
-def sinusoids(distances: Tensor, width: int) -> Tensor:
-    """Sines, then cosines, of the distances times 10000^(−2k/width)."""
-    steps = torch.arange(0, width, 2, dtype=distances.dtype, device=distances.device)
-    frequencies = 10_000 ** -(steps / width)
-    angles = distances[:, None] * frequencies
-    return torch.cat([angles.sin(), angles.cos()], 1)
 
 
 def transformer_xl(context: Context) -> Task:
