@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from support.learning import settings
 
 from adan_bench.cli import app as cli
@@ -19,7 +20,7 @@ from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
 from adan_bench.studies import paper
-from adan_bench.studies.humaneval import FILE, assemble, estimate, pass_at_k, passes, read_problems
+from adan_bench.studies.humaneval import FILE, assemble, estimate, pass_at_k, passes, read_problems, writer
 from adan_bench.tables import Selection, tables
 from adan_bench.training.trainer import run
 from adan_bench.workloads import registry
@@ -122,6 +123,22 @@ def test_a_tiny_model_solves_nothing(data: Path, tmp_path: Path, capsys: pytest.
         cli.app(arguments, standalone_mode=False)
     cli.app([*arguments, "--yes-run-generated-code"], standalone_mode=False)
     assert "pass@1 0.0000 (1 problems)" in capsys.readouterr().out
+
+
+def test_an_answer_ends_with_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the token after a document is an ordinary word of the tokenizer, as GPT-2's <|endoftext|> is."""
+    from transformers import GPT2LMHeadModel
+
+    run(settings("gpt2-code", steps=1, keep_weights=True), RunStore(tmp_path / "run"))
+    task: Any = get_workload("gpt2-code").task()
+    answer, more = (task.tokenizer.encode(text).ids for text in ("return 2", "more"))
+
+    def generate(self: Any, rows: torch.Tensor, **_: Any) -> torch.Tensor:
+        return torch.cat([rows, torch.tensor([[*answer, task.end, *more]] * len(rows))], 1)
+
+    monkeypatch.setattr(GPT2LMHeadModel, "generate", generate)
+    write = writer(tmp_path / "run", None, 0.8, 8, "cpu", 0)
+    assert list(write("def f():", 2)) == ["return 2"] * 2
 
 
 def test_damaged_problems_are_named(tmp_path: Path) -> None:

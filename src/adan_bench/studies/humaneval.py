@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,6 @@ def writer(
             rows = ids.expand(min(AT_ONCE, samples - done), -1)
             out = model.generate(rows, attention_mask=torch.ones_like(rows), **sampling)
             for row in out[:, ids.shape[1] :].tolist():
-                yield task.tokenizer.decode(row)
+                yield task.tokenizer.decode([*takewhile(lambda token: token != task.end, row)])
 
     return write
