@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from adan_bench.config import Origin, RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.records.stats import sensitivity
-from adan_bench.records.store import check_empty, write_json
+from adan_bench.records.store import check_empty, write_bytes
 from adan_bench.studies.arms import STEP, Arm, Planner, Search, rounded
 from adan_bench.studies.competitors import Competitor
 from adan_bench.task import OptimizerSpec, Workload
@@ -143,7 +144,12 @@ class Comparison:
             content["workloads"].setdefault(tuned_name(folder, arm.base.scale), {})[name] = entry
         if self.found:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, content)
+            write_bytes(path, tuned_json(content).encode())
+
+
+def tuned_json(content: Mapping[str, Any]) -> str:
+    """The text of a file of tuned settings: JSON with a line for each workload and optimizer."""
+    return re.sub(r"\n {4,}|\n {3}(?=})", " ", json.dumps(content, indent=1, default=str)) + "\n"
 
 
 def check_free_rate(c: Competitor) -> None:
