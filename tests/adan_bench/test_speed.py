@@ -128,9 +128,11 @@ def test_square_brackets_of_an_error_are_no_markup(bench: Callable[..., Any], mo
 
 def test_tokens_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "subprocess", SimpleNamespace(run=torchrun))
-    (case,) = speed.launch(["MoE-8x0.1B"], ["adan"], RunConfig(steps=2, parallel="ddp"), 2)["cases"]
-    assert (case["ranks"], case["parallel"]) == (2, "ddp")
-    assert case["tokens_per_second"] == pytest.approx(2 * 16 / (case["step_ms"] / 1e3))
+    chosen = RunConfig(steps=2, batch_size=4, bf16=True, parallel="ddp")
+    (case,) = speed.launch(["MoE-8x0.1B"], ["adan"], chosen, 2)["cases"]
+    expected = {"ranks": 2, "parallel": "ddp", "steps": 2, "batch_size": 4, "bf16": True, "tiny": True}
+    assert {key: case[key] for key in expected} == expected
+    assert case["tokens_per_second"] == pytest.approx(4 * 16 / (case["step_ms"] / 1e3))
 
 
 def test_shards(bench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

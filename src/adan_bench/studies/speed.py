@@ -7,7 +7,6 @@ update. The paper states neither batch sizes nor precision, nor shapes of its GP
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -27,7 +26,6 @@ from adan_bench.config import RunConfig
 from adan_bench.data.settings import PLAIN
 from adan_bench.errors import UsageError, unknown
 from adan_bench.records.environment import describe
-from adan_bench.records.store import write_json
 from adan_bench.studies.competitors import Competitor, competitors
 from adan_bench.task import SCALES
 from adan_bench.training import optimizers
@@ -288,32 +286,21 @@ def _processes(gpus: int, chosen: RunConfig) -> int:
 
 
 def launch(models: Sequence[str], names: Sequence[str], chosen: RunConfig, ranks: int) -> dict[str, Any]:
-    """`measure` among ranks that torchrun starts; the first writes its record to a file."""
+    """The record of `adan-bench speed` among ranks that torchrun starts."""
     check(models, names, chosen.scale, chosen.parallel)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "record.json"
-        task = {"models": list(models), "names": list(names), "chosen": chosen.to_json(), "file": str(file)}
+        flags: dict[str, Any] = {"optimizers": ",".join(names), "steps": chosen.steps, "scale": chosen.scale}
+        flags |= {"device": chosen.device, "parallel": chosen.parallel, "out": file}
+        if chosen.batch_size:
+            flags["batch-size"] = chosen.batch_size
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command = [*torchrun, "-m", "adan_bench.studies.speed", json.dumps(task)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        command = [*torchrun, "-m", "adan_bench.cli", "speed", *models]
+        command += [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+        done = subprocess.run([*command, *["--bf16"] * chosen.bf16], capture_output=True, text=True)
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.startswith("adan-bench: ")]
             last = " ".join(done.stderr[-300:].split())
             raise RuntimeError(lines[-1] if lines else f"torchrun ended with code {done.returncode}: {last}")
         record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return record
-
-
-def main() -> None:
-    """One rank of `launch`."""
-    task = json.loads(sys.argv[1])
-    try:
-        record = measure(task["models"], task["names"], RunConfig.from_json(task["chosen"]))
-    except (UsageError, ConnectionError) as error:
-        sys.exit(f"adan-bench: {error}")
-    if os.environ["RANK"] == "0":
-        write_json(Path(task["file"]), record)
-
-
-if __name__ == "__main__":
-    main()
