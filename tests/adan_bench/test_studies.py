@@ -320,6 +320,7 @@ def test_the_bundled_studies(bench: Any) -> None:
     assert code == 0
     rows = json.loads(text)
     assert {row["name"] for row in rows} == set(library())
+    assert next(row["seeds"] for row in rows if row["name"] == "gpt-117m") == "1 seed"
     assert len(rows) > 50
     assert all(Path(row["file"]).exists() for row in rows)
 

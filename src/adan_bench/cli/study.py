@@ -19,6 +19,7 @@ Names = Annotated[
 
 def rows() -> list[dict[str, Any]]:
     """Every bundled study: what it is, on which workload, with whom."""
+    from adan_bench.reports.conclusions import count
     from adan_bench.studies.study import library, parse
 
     studies = [parse(file) for file in library().values()]
@@ -28,8 +29,8 @@ def rows() -> list[dict[str, Any]]:
             "what": s.summary,
             "on": f"the settings of {s.follows}" if s.follows else s.workload,
             "who": ", ".join(s.optimizers or dict.fromkeys(v.optimizer for v in s.variants)) or "all of them",
-            "trials": f"{s.trials} trials each" if s.trials else "no trials",
-            "seeds": "the tuning seed" if s.judged_by_validation else f"{len(s.seeds)} seeds",
+            "trials": f"{count(s.trials, 'trial')} each" if s.trials else "no trials",
+            "seeds": "the tuning seed" if s.judged_by_validation else count(len(s.seeds), "seed"),
             "file": str(s.file),
         }
         for s in studies
