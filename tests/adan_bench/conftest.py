@@ -156,19 +156,37 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adan_bench.training.pool.subprocess", forked)
 
 
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+class Bench:
     """`adan-bench` in this process: (exit code, standard output, standard error)."""
-    from adan_bench.cli import app as cli
-    from adan_bench.records.environment import COMMAND
 
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["adan-bench", *map(str, arguments)])
-        monkeypatch.setenv(COMMAND, "")  # which main sets
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: Any) -> tuple[int, str, str]:
+        from adan_bench.cli import app as cli
+        from adan_bench.records.environment import COMMAND
+
+        self.monkeypatch.setattr(sys, "argv", ["adan-bench", *map(str, arguments)])
+        self.monkeypatch.setenv(COMMAND, "")  # which main sets
         with pytest.raises(SystemExit) as exit_:
             cli.main()
-        captured = capsys.readouterr()
+        captured = self.capsys.readouterr()
         code = exit_.value.code
         return (code if isinstance(code, int) else 0), captured.out, captured.err
 
-    return call
+    def ran(self, *arguments: Any) -> str:
+        """What it prints where the exit code is 0, with nothing on standard error."""
+        code, out, err = self(*arguments)
+        assert (code, err) == (0, "")
+        return out
+
+    def refused(self, *arguments: Any) -> str:
+        """The one line that it writes, and nothing else, where its exit code is 2."""
+        code, out, err = self(*arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        return err
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
+    return Bench(monkeypatch, capsys)

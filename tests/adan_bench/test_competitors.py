@@ -67,8 +67,7 @@ def test_mistakes(text: str, pairs: list[str], words: str) -> None:
 @pytest.mark.usefixtures("inline_pool")
 def test_variants_are_rows_of_their_own(bench: Any, tiny: Path, tmp_path: Path) -> None:
     who = "adan,adan:state_format=8bit,adamw"
-    code, out, _ = bench("compare", "tiny", "--script", tiny, "--optimizers", who, *SMALL, "--out", tmp_path / "a")
-    assert code == 0
+    out = bench.ran("compare", "tiny", "--script", tiny, "--optimizers", who, *SMALL, "--out", tmp_path / "a")
     for name in who.split(","):
         assert f"│ {name} " in out
         assert f"| {name} |" in (tmp_path / "a" / "report.md").read_text(encoding="utf-8")
@@ -88,8 +87,7 @@ def test_variants_of_bundled_defaults(tmp_path: Path, who: str, changed: Setting
 def test_a_run_of_a_variant_has_its_name(bench: Any, tiny: Path, tmp_path: Path) -> None:
     name = "adan:state_format=8bit"
     options = ("--optimizer", name, "--set", f"{name}.lr=0.01", "--steps", 2, "--out", tmp_path / "a")
-    code, _, err = bench("run", "tiny", "--script", tiny, *options)
-    assert code == 0, err
+    bench.ran("run", "tiny", "--script", tiny, *options)
     ((record,), _) = read_runs(tmp_path / "a")
     assert (record.config.name, record.config.settings["lr"]) == (name, 0.01)
 
@@ -99,8 +97,7 @@ def test_from_tune_to_compare(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """Tune ends with a table and a report, and compare takes what it saved."""
     script = ("tiny", "--script", tiny, "--steps", "20")
     trials = ("--optimizers", "adan,sgd", "--trials", "3", "--set", "adan.weight_decay=0.3")
-    code, out, _ = bench("tune", *script, *trials, "--out", tmp_path / "tune")
-    assert code == 0
+    out = bench.ran("tune", *script, *trials, "--out", tmp_path / "tune")
     for word in ("adan", "sgd", "(edge)", "lower and", "tuning.html", "--tuned"):
         assert word in out
     page, text = ((tmp_path / "tune" / f"tuning.{kind}").read_text(encoding="utf-8") for kind in ("html", "md"))
@@ -109,8 +106,7 @@ def test_from_tune_to_compare(bench: Any, tiny: Path, tmp_path: Path) -> None:
     saved = tmp_path / "tune" / "best.json"
     found = json.loads(saved.read_text(encoding="utf-8"))["workloads"]["tiny"]
     options = (*script, "--seeds", "1", "--tuned", saved)
-    code, out, _ = bench("compare", *options, "--optimizers", "adan,sgd,adan:eps=1e-6", "--out", tmp_path / "compare")
-    assert code == 0
+    out = bench.ran("compare", *options, "--optimizers", "adan,sgd,adan:eps=1e-6", "--out", tmp_path / "compare")
     settings = {r.config.name: r.config.settings for r in read_runs(tmp_path / "compare")[0]}
     assert settings["adan"]["lr"] == found["adan"]["settings"]["lr"] == settings["adan:eps=1e-6"]["lr"]
     assert settings["sgd"]["lr"] == found["sgd"]["settings"]["lr"]
@@ -118,12 +114,11 @@ def test_from_tune_to_compare(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert (settings["adan"]["weight_decay"], found["sgd"]["settings"].get("weight_decay", 0.0)) == (0.3, 0.0)
     assert "tuned in 3 trials (best.json)" in out
     assert "ntuned" not in out  # nowhere "untuned"
-    code, _, err = bench("compare", *options, "--optimizers", "adamw", "--out", tmp_path / "x")
-    assert (code, "nothing for tiny adamw; it has: tiny adan, tiny sgd" in err) == (2, True)
-    code, _, err = bench("compare", *options, "--tune", "4", "--out", tmp_path / "x")
-    assert (code, "leave out one" in err) == (2, True)
-    code, _, err = bench("compare", *script, "--tuned", tiny, "--out", tmp_path / "x")
-    assert (code, "not a file that adan-bench tune saved" in err) == (2, True)
+    err = bench.refused("compare", *options, "--optimizers", "adamw", "--out", tmp_path / "x")
+    assert "nothing for tiny adamw; it has: tiny adan, tiny sgd" in err
+    assert "leave out one" in bench.refused("compare", *options, "--tune", "4", "--out", tmp_path / "x")
+    err = bench.refused("compare", *script, "--tuned", tiny, "--out", tmp_path / "x")
+    assert "not a file that adan-bench tune saved" in err
 
 
 ENTRY = {"settings": {"lr": 0.01, "betas": [0.9, 0.92, 0.99]}, "trials": 8, "steps": 60, "batch_size": 16}
@@ -162,8 +157,7 @@ def test_a_comparison_with_a_changed_setting_is_not_fair(bench: Any, tiny: Path,
         json.dumps({"workloads": {"tiny": {"adan": entry, "adamw": entry}}}), encoding="utf-8"
     )
     options = ("--optimizers", "adan,adamw", "--tuned", tmp_path / "best.json", *SMALL, "--set", "adan.lr=0.02")
-    code, out, _ = bench("compare", "tiny", "--script", tiny, *options, "--out", tmp_path / "a")
-    assert code == 0
+    out = bench.ran("compare", "tiny", "--script", tiny, *options, "--out", tmp_path / "a")
     assert "then --set lr=0.02" in out
     assert "not a fair comparison" in out
 
@@ -194,8 +188,7 @@ def test_a_file_that_tune_did_not_save(bench: Any, tiny: Path, tmp_path: Path, c
     file = tmp_path / "best.json"
     file.write_text(json.dumps(content), encoding="utf-8")
     for command, flag in (("compare", "--tuned"), ("tune", "--save")):
-        code, _, err = bench(command, "tiny", "--script", tiny, flag, file, "--out", tmp_path / "a")
-        assert code == 2
+        err = bench.refused(command, "tiny", "--script", tiny, flag, file, "--out", tmp_path / "a")
         assert f"{flag} {file}: not a file that adan-bench tune saved ({words}" in err
         assert len(err.splitlines()) == 1
     assert not (tmp_path / "a").exists()

@@ -40,8 +40,7 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     Path("my_train.py").write_text(script, encoding="utf-8")
     first, *others = commands("own-workload.md")
     assert shlex.join(first) in (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    code, out, err = bench(*first, "--steps", 20)
-    assert code == 0, err
+    out = bench.ran(*first, "--steps", 20)
     records = read_runs(Path("runs/mine"))[0]
     runs = [r for r in records if r.config.role == "run"]
     assert len(runs) == 9
@@ -55,8 +54,7 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         if command[:2] == ["list", "optimizers"]:
             Path("my_train.py").write_text(script + optimizers, encoding="utf-8")
         shorter = ["--steps", 20] if command[0] in ("tune", "compare") else []
-        code, out, err = bench(*command, *shorter)
-        assert code == 0, f"{command}: {err}"
+        out = bench.ran(*command, *shorter)
         shown.append(out)
     listed, tuned, compared, _, optimizers_listed, own = shown
     assert "wine" in listed
@@ -80,8 +78,7 @@ def test_commands_of_the_page(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert len(found) >= 9
     for command in found:
         seldom = ["--eval-every", 6] if command[0] in ("run", "compare") else []  # twice the work of a step
-        code, _, err = bench(*command, *seldom)
-        assert code == 0, f"{command}: {err}"
+        bench.ran(*command, *seldom)
     assert Path("runs/four/digits-resnet-b32/adan/seed-0/result.json").exists()
     assert Path("runs/five/best.json").exists()
 

@@ -157,7 +157,7 @@ def test_own_schedule_unless_the_user_gives_another() -> None:
 def test_a_schedule_that_is_given_counts_be_it_the_default(bench: Any, tiny: Path, tmp_path: Path) -> None:
     options = ("--optimizer", "schedule-free", "--steps", "4")
     for name, given in (("own", ()), ("given", ("--schedule", "cosine"))):
-        assert bench("run", "tiny", "--script", tiny, *options, *given, "--out", tmp_path / name)[0] == 0
+        bench.ran("run", "tiny", "--script", tiny, *options, *given, "--out", tmp_path / name)
     assert [read_run(tmp_path / name).config.schedule for name in ("own", "given")] == ["constant", "cosine"]
     text = 'workload = "digits-vit"\nseeds = 1\nsummary = "s"\n[optimizers.schedule-free]\nsettings = { lr = 0.01 }\n'
     for extra, schedule in (("", "constant"), ('[run]\nschedule = "cosine"\n', "cosine")):
@@ -203,7 +203,5 @@ def test_a_missing_package_is_said_before_the_first_run(
     package = SPECS[name].target.partition(":")[0]
     monkeypatch.setitem(sys.modules, package, None)
     arguments = ("compare", "tiny", "--script", tiny, "--optimizers", f"adan,{name}", "--out", tmp_path / "out")
-    code, _, err = bench(*arguments)
-    assert code == 2
-    assert f"{name} needs the package {package}; run: pip install 'adan[bench]'" in err
+    assert f"{name} needs the package {package}; run: pip install 'adan[bench]'" in bench.refused(*arguments)
     assert not list(tmp_path.glob("out/**/config.json"))

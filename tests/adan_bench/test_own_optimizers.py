@@ -64,8 +64,7 @@ def test_compare_in_worker_processes(bench: Any, script: Path, tmp_path: Path) -
     names, out = ["signsgd", "signsgd:momentum=0.7", "nesterov"], tmp_path / "a"
     arguments = ["compare", "--script", script, "--optimizers", ",".join(names), "--out", out]
     arguments += ["--seeds", 1, "--tune", 4, "--jobs", 2, "--steps", 20, "--set", "nesterov.momentum=0.6"]
-    code, shown, err = bench(*arguments)
-    assert code == 0, err
+    shown = bench.ran(*arguments)
     records = read_runs(out)[0]
     by_name = {name: [r for r in records if r.config.name == name] for name in names}
     assert [len(found) for found in by_name.values()] == [5] * 3
@@ -81,7 +80,7 @@ def test_compare_in_worker_processes(bench: Any, script: Path, tmp_path: Path) -
     page = (out / "report.html").read_text(encoding="utf-8")
     assert all(name in shown and name in page for name in names)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
-    assert bench(*arguments, "--resume")[0] == 0
+    bench.ran(*arguments, "--resume")
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
 
 
@@ -89,9 +88,9 @@ def test_a_run_resumes_exactly(bench: Any, script: Path, tmp_path: Path) -> None
     script.write_text(SIGNS, encoding="utf-8")  # the optimizer alone; the workload is known here already
     command = ["run", "tiny", "--script", script, "--optimizer", "signsgd", "--set", "momentum=0.9"]
     command += ["--keep-weights", "--checkpoint-every", 20, "--threads", 1, "--out"]
-    assert bench(*command, tmp_path / "whole")[0] == 0
+    bench.ran(*command, tmp_path / "whole")
     assert bench(*command, tmp_path / "parts", "--time-limit", "0.001s")[0] == 4
-    assert bench(*command, tmp_path / "parts", "--resume")[0] == 0
+    bench.ran(*command, tmp_path / "parts", "--resume")
     whole, parts = (torch.load(tmp_path / name / "weights.pt") for name in ("whole", "parts"))
     assert all(torch.equal(whole[key], parts[key]) for key in whole)
     assert read_run(tmp_path / "whole").config.settings == {"lr": 0.03, "momentum": 0.9}
@@ -119,9 +118,7 @@ def test_list(bench: Any, script: Path) -> None:
 def test_what_it_does_not_take(
     bench: Any, script: Path, tmp_path: Path, arguments: list[str], words: list[str]
 ) -> None:
-    code, _, err = bench("run", "beside", "--script", script, "--out", tmp_path / "a", *arguments)
-    assert code == 2
-    assert len(err.splitlines()) == 1
+    err = bench.refused("run", "beside", "--script", script, "--out", tmp_path / "a", *arguments)
     for word in words:
         assert word in err
 

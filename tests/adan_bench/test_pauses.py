@@ -55,8 +55,7 @@ def test_a_comparison_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path, 
     assert "2 of 2 runs left; continue with: adan-bench compare tiny" in err
     assert not (out / "report.html").exists()
     request.getfixturevalue("forked_workers")
-    code, output, _ = bench(*command, "--resume", "--json")
-    assert code == 0
+    output = bench.ran(*command, "--resume", "--json")
     assert [record.status for record in read_runs(out)[0]] == ["finished"] * 2
     progress = [event for event in map(json.loads, output.splitlines()) if event["event"] == "progress"]
     assert all(event["total_steps_per_second"] > 0 for event in progress)

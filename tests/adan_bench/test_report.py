@@ -231,17 +231,15 @@ def test_one_report_of_several_folders(bench: Any, tiny: Path, tmp_path: Path) -
     assert "1 workload, 2 optimizers, 2 runs." in text
     assert "count once" not in text
     assert {path: content for path, content in contents(tmp_path).items() if c not in path.parents[:2]} == before
-    assert bench("report", a, b)[0] == 0
+    bench.ran("report", a, b)
     assert "2 optimizers, 2 runs." in (a / "report.md").read_text(encoding="utf-8")
     assert not (b / "report.md").exists()
-    code, _, err = bench("report", a, tmp_path / "none")
-    assert (code, f"{tmp_path / 'none'}: no such folder" in err) == (2, True)
+    assert f"{tmp_path / 'none'}: no such folder" in bench.refused("report", a, tmp_path / "none")
 
 
 def test_a_folder_that_cannot_be_written_to(bench: Any, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)
-    code, _, err = bench("report", page.parent)
-    assert (code, f"{page.parent}: the report cannot be written there; give --out DIR" in err) == (2, True)
+    assert f"{page.parent}: the report cannot be written there; give --out DIR" in bench.refused("report", page.parent)
 
 
 def test_trials_of_an_unfair_comparison_are_not_called_equal(page: Path) -> None:
@@ -267,7 +265,6 @@ def test_records_written_before_still_open(bench: Any, tmp_path: Path) -> None:
             (folder / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
         end = {key: found["result"][key] for key in ("step", "seconds")} | found["result"]["final"]
         (folder / "metrics.jsonl").write_text(json.dumps({"kind": "eval", **end}) + "\n", encoding="utf-8")
-    code, out, err = bench("report", tmp_path)
-    assert code == 0, err
+    out = bench.ran("report", tmp_path)
     assert out.count("has the highest mean accuracy") + out.count("share the highest mean accuracy") == 2
     assert "(n=3)" in (tmp_path / "report.md").read_text(encoding="utf-8")

@@ -60,13 +60,11 @@ def test_other_weights_at_the_start_are_another_run(bench: Any, tiny: Path, tmp_
     options = ("compare", "tiny", "--script", tiny, "--optimizers", "sgd", "--steps", 4, "--out", tmp_path / "a")
     weights, moved = tmp_path / "w.pt", tmp_path / "moved.pt"
     torch.save(get_workload("tiny").task().model.state_dict(), weights)
-    assert bench(*options, "--init", weights, "--seeds", 1)[0] == 0
+    bench.ran(*options, "--init", weights, "--seeds", 1)
     shutil.copy(weights, moved)
-    code, _, err = bench(*options, "--init", moved, "--seeds", 2, "--resume")
-    assert code == 0, err
+    bench.ran(*options, "--init", moved, "--seeds", 2, "--resume")
     torch.save({name: value + 1 for name, value in torch.load(weights).items()}, weights)
-    code, _, err = bench(*options, "--init", weights, "--seeds", 3, "--resume")
-    assert code == 2
+    err = bench.refused(*options, "--init", weights, "--seeds", 3, "--resume")
     assert f"the weights of --init {weights} are others" in err
     assert len(read_runs(tmp_path / "a")[0]) == 2
 
@@ -101,9 +99,8 @@ def test_a_study_goes_on_with_fewer_jobs(
 ) -> None:
     monkeypatch.setattr("adan_bench.training.configure.cores", lambda: 2)
     options = ("compare", "tiny", "--script", tiny, "--optimizers", "adan", "--steps", 20, "--out", tmp_path / "a")
-    assert bench(*options, "--seeds", 1, "--jobs", 2)[0] == 0
-    code, _, err = bench(*options, "--seeds", 2, "--jobs", 1, "--resume")
-    assert code == 0, err
+    bench.ran(*options, "--seeds", 1, "--jobs", 2)
+    bench.ran(*options, "--seeds", 2, "--jobs", 1, "--resume")
     assert [r.config.threads for r in read_runs(tmp_path / "a")[0]] == [1, 2]
     torch.set_num_threads(1)
 
@@ -114,13 +111,11 @@ def test_a_script_that_was_edited_is_another_run(bench: Any, tiny: Path, tmp_pat
     script, moved = tmp_path / "mine.py", tmp_path / "moved.py"
     script.write_text(tiny.read_text(encoding="utf-8").replace('"tiny"', '"edited"'), encoding="utf-8")
     options = ("--optimizers", "adan", "--steps", 20, "--out", tmp_path / "a")
-    assert bench("compare", "edited", "--script", script, *options, "--seeds", 1)[0] == 0
+    bench.ran("compare", "edited", "--script", script, *options, "--seeds", 1)
     moved.write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
-    code, _, err = bench("compare", "edited", "--script", moved, *options, "--seeds", 1, "--resume")
-    assert code == 0, err
+    bench.ran("compare", "edited", "--script", moved, *options, "--seeds", 1, "--resume")
     script.write_text(script.read_text(encoding="utf-8").replace("nn.Tanh()", "nn.ReLU()"), encoding="utf-8")
-    code, _, err = bench("compare", "edited", "--script", script, *options, "--seeds", 2, "--resume")
-    assert code == 2
+    err = bench.refused("compare", "edited", "--script", script, *options, "--seeds", 2, "--resume")
     made = tmp_path / "a" / "edited" / "adan" / "seed-0"
     assert f"{made} holds another run (the script {script} has changed" in err
     assert len(read_runs(tmp_path / "a")[0]) == 1

@@ -115,14 +115,13 @@ def test_the_command_line_hands_scale_weights_and_init_on(
 ) -> None:
     script = ("--script", str(tmp_path / "scaled.py"), "--steps", "3")
     first, second = tmp_path / "first", tmp_path / "second"
-    assert bench("run", "scaled", *script, "--scale", "small", "--keep-weights", "--out", str(first))[0] == 0
+    bench.ran("run", "scaled", *script, "--scale", "small", "--keep-weights", "--out", str(first))
     assert torch.load(first / "weights.pt", weights_only=True)["0.bias"].shape == (3,)
     code, _, error = bench("run", "scaled", *script, "--scale", "huge", "--out", str(second))
     assert (code, error) == (2, "adan-bench: scaled has no scale 'huge'; it has: smoke, small, paper\n")
     initial = ("--scale", "small", "--init", str(first))
-    assert bench("run", "scaled", *script, *initial, "--set", "lr=0.0", "--out", str(second), "--keep-weights")[0] == 0
+    bench.ran("run", "scaled", *script, *initial, "--set", "lr=0.0", "--out", str(second), "--keep-weights")
     weights = [torch.load(path / "weights.pt", weights_only=True) for path in (first, second)]
     assert torch.equal(weights[0]["0.bias"], weights[1]["0.bias"])
-    code, _, error = bench("run", "scaled", *script, "--init", str(tmp_path), "--out", str(tmp_path / "third"))
-    assert code == 2
-    assert "it holds no weights.pt" in error
+    err = bench.refused("run", "scaled", *script, "--init", str(tmp_path), "--out", str(tmp_path / "third"))
+    assert "it holds no weights.pt" in err

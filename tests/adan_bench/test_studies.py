@@ -169,9 +169,7 @@ def test_an_optimizer_is_what_its_name_says(
 def test_two_studies_of_one_name(bench: Any, folder: Path) -> None:
     (folder / "vit-25.toml").write_text(FIRST, encoding="utf-8")
     for names in (["vit-25", folder / "vit-25.toml"], [folder / "vit-25.toml", "vit-50"]):
-        code, _, errors = bench("study", *names, "--out", folder / "out")
-        assert (code, errors.count("\n")) == (2, 1)
-        assert "vit-25.toml has the same name" in errors
+        assert "vit-25.toml has the same name" in bench.refused("study", *names, "--out", folder / "out")
 
 
 STARTED = """
@@ -216,7 +214,7 @@ def test_killed_in_the_middle_of_its_search(bench: Any, folder: Path, tiny: Path
     """With kill -9, the workers too: the same final records as of a study that nobody disturbed."""
     whole, killed = folder / "whole", folder / "killed"
     words = ["study", str(folder / "first.toml"), "--script", str(tiny), "--threads", "1", "--jobs", "2"]
-    assert bench(*words, "--out", whole)[0] == 0
+    bench.ran(*words, "--out", whole)
     program = Program([sys.executable, "-m", "adan_bench.cli", *words, "--out", str(killed)])
     assert program.pid is not None
     deadline = time.monotonic() + 120
@@ -227,8 +225,7 @@ def test_killed_in_the_middle_of_its_search(bench: Any, folder: Path, tiny: Path
     os.killpg(program.pid, signal.SIGKILL)
     program.wait()
     assert not list(killed.rglob("seed-*/result.json"))
-    code, _, error = bench(*words, "--out", killed, "--resume")
-    assert code == 0, error
+    bench.ran(*words, "--out", killed, "--resume")
     paths = sorted(file.parent.relative_to(whole) for file in whole.rglob("result.json"))
     assert len(paths) == 22
     assert paths == sorted(file.parent.relative_to(killed) for file in killed.rglob("result.json"))
@@ -310,14 +307,11 @@ def test_a_wrong_follow_up(bench: Any, folder: Path, tiny: Path, old: str, new: 
 
 def test_a_study_that_nobody_knows(bench: Any, tmp_path: Path) -> None:
     for name in ("vit-26", str(tmp_path / "nothing.toml")):
-        code, _, errors = bench("study", name)
-        assert (code, errors.count("\n")) == (2, 1)
-        assert name in errors
+        assert name in bench.refused("study", name)
 
 
 def test_the_bundled_studies(bench: Any) -> None:
-    code, text, _ = bench("list", "studies", "--json")
-    assert code == 0
+    text = bench.ran("list", "studies", "--json")
     rows = json.loads(text)
     assert {row["name"] for row in rows} == set(library())
     assert next(row["seeds"] for row in rows if row["name"] == "gpt-117m") == "1 seed"

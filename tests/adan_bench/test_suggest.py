@@ -87,8 +87,7 @@ def test_the_command(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """Settings, doubts, lines to paste that run, a page, and a file that `compare --tuned` reads."""
     out = tmp_path / "a"
     options = ("suggest", "--script", tiny, "--steps", 1000, "--optimizers", "adan,sgd", "--out", out)
-    code, text, _ = bench(*options, "--set", "adan.weight_decay=0.3")
-    assert code == 0
+    text = bench.ran(*options, "--set", "adan.weight_decay=0.3")
     saved = json.loads((out / "suggested.json").read_text(encoding="utf-8"))["workloads"]["tiny"]
     assert saved["adan"]["settings"]["weight_decay"] == 0.3
     assert saved["adan"]["settings"]["betas"] == [0.9, 0.92, 0.99]
@@ -109,7 +108,7 @@ def test_the_command(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert len([run for run in runs if run.config.optimizer == "adan"]) == 6
     assert sum(run.result["step"] for run in runs if run.config.optimizer == "adan" and run.result) <= 250
 
-    code, again, _ = bench(*options, "--set", "adan.weight_decay=0.3", "--resume", "--json")
+    again = bench.ran(*options, "--set", "adan.weight_decay=0.3", "--resume", "--json")
     *found, report = [json.loads(line) for line in again.splitlines()]
     assert [line["optimizer"] for line in found] == ["adan", "sgd"]
     assert found[0]["settings"] == saved["adan"]["settings"]
@@ -127,8 +126,7 @@ def test_the_command(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert rates == pytest.approx([factor(step) for step in range(1000)])
 
     options = ("compare", "--script", tiny, "--steps", 1000, "--stop-after", 4, "--optimizers", "adan", "--seeds", 1)
-    code, text, _ = bench(*options, "--tuned", out / "suggested.json", "--out", tmp_path / "b")
-    assert code == 0
+    text = bench.ran(*options, "--tuned", out / "suggested.json", "--out", tmp_path / "b")
     assert "tuned in 6 trials (suggested.json" in text
     assert "for another training: 100 steps" in text
 
@@ -141,8 +139,7 @@ def test_what_cannot_be_suggested(bench: Any, tiny: Path, tmp_path: Path) -> Non
         (("--steps", 30), ("--steps 30", "adan-bench tune")),
         (("none",), ("no workload 'none'",)),
     ):
-        code, _, error = bench("suggest", *options, *words)
-        assert code == 2
+        error = bench.refused("suggest", *options, *words)
         assert all(part in error for part in parts), error
     code, text, _ = bench("suggest", *options, "--optimizers", "sgd:momentum=1e30")
     assert code == 1

@@ -101,13 +101,11 @@ def test_the_scales_of_a_workload_are_saved_apart(bench: Any, tmp_path: Path) ->
     script.write_text(SCALED, encoding="utf-8")
     for scale in ("smoke", "small"):
         options = ("--script", script, "--optimizers", "adan", "--scale", scale)
-        code, out, _ = bench("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / f"tune-{scale}")
-        assert code == 0
+        out = bench.ran("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / f"tune-{scale}")
     found = json.loads(file.read_text(encoding="utf-8"))["workloads"]
     assert f"settings: {file}; compare with them: --tuned {file}" in out
     assert {name: own["adan"]["steps"] for name, own in found.items()} == {"two-scales": 4, "two-scales@small": 8}
-    code, out, _ = bench("compare", *options, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
-    assert code == 0
+    out = bench.ran("compare", *options, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
     assert "tuned in 1 trial (tuned.json)" in out
     assert "for 4 steps" not in out
 
@@ -136,7 +134,7 @@ def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Pat
     for judged, arrow in (("validation", "↓"), ("likeness", "↑"), ("test", "↓")):
         script.write_text(SPLIT.replace("{judged}", judged), encoding="utf-8")
         out = tmp_path / judged
-        assert bench("tune", "--script", script, "--optimizers", "sgd", "--trials", 4, "--out", out)[0] == 0
+        bench.ran("tune", "--script", script, "--optimizers", "sgd", "--trials", 4, "--out", out)
         assert f"{judged} {arrow}" in (out / "tuning.md").read_text(encoding="utf-8")
         chosen_rates[judged] = json.loads((out / "best.json").read_text(encoding="utf-8"))["workloads"]["split"]["sgd"][
             "settings"
@@ -164,13 +162,12 @@ def test_settings_tuned_for_another_training(bench: Any, tmp_path: Path, flags: 
     script, file = tmp_path / "scaled.py", tmp_path / "best.json"
     script.write_text(SCALED, encoding="utf-8")
     options = ("--script", script, "--optimizers", "adan,sgd")
-    assert bench("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / "tune")[0] == 0
+    bench.ran("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / "tune")
     if "--init" in flags:
         flags = ("--init", tmp_path / "w.pt")
         torch.save(torch.nn.Linear(1, 1).state_dict(), tmp_path / "w.pt")
     words = f"Tuned for another training ({said}): not a fair comparison; add --tune 8."
-    code, out, _ = bench("compare", *options, *flags, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
-    assert code == 0
+    out = bench.ran("compare", *options, *flags, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
     assert (words if said else "With 1 seed") in " ".join(out.split())
     assert said or "another training" not in out
     script.write_text(SCALED + "\n# changed", encoding="utf-8")

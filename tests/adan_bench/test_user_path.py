@@ -61,8 +61,7 @@ def test_a_missing_package_is_named_before_the_first_run(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "mujoco" else find(name, *more)
     )
-    code, _, err = bench("compare", "ppo-hopper", "--optimizers", "adan,adam", "--out", tmp_path / "a")
-    assert code == 2
+    err = bench.refused("compare", "ppo-hopper", "--optimizers", "adan,adam", "--out", tmp_path / "a")
     assert err == "adan-bench: ppo-hopper needs the package mujoco; run: pip install 'adan[paper]'\n"
     assert not (tmp_path / "a").exists()
 
@@ -229,8 +228,8 @@ def test_a_script_with_one_workload_names_it(bench: Any, tiny: Path) -> None:
     code, out, err = bench("memory", "--script", script)
     assert (code, err) == (0, "")
     assert "AdamW" in out
-    assert bench("theory", "constants", "--script", script, "--steps", "3")[0] == 0
-    assert bench("run", "--script", script, "--steps", "3", "--out", script.parent / "run")[0] == 0
+    bench.ran("theory", "constants", "--script", script, "--steps", "3")
+    bench.ran("run", "--script", script, "--steps", "3", "--out", script.parent / "run")
     for words in (("memory",), ("theory", "constants"), ("compare",), ("run",)):
         code, _, err = bench(*words)
         assert (code, "was named; " in err, "Missing" in err) == (2, True, False), err
