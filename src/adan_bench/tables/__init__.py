@@ -14,7 +14,7 @@ workload, how much of its budget, which number), a row is an optimizer, and thei
     variances        by optimizer, the published variance over its rows (the table of betas alone)
     like             names of tables whose settings are this one's too
     curves           it is a figure of curves: ours are drawn, with a band where there are several seeds
-    runs             by scale, the heads of the rows and columns that are run there (all unless named) and the seeds
+    runs             by scale, the heads of the rows and columns that are run there (all unless named) and the seeds (1)
     median           the paper's figures, and so ours, are medians over the seeds
     one_before       the seeds of a cell start from one pre-training, that of the first
 
@@ -31,7 +31,7 @@ from importlib import resources
 from typing import Any
 
 from adan_bench.errors import UsageError, unknown
-from adan_bench.task import Settings
+from adan_bench.task import SCALES, Settings
 
 KINDS = ("train", "speed", "parallel", "statement")
 MARKS = "*⋄"
@@ -218,8 +218,9 @@ def parse(name: str, content: Mapping[str, Any]) -> PaperTable:
     values = dict(content)
     values["columns"] = tuple(TableColumn(**_tuples(column)) for column in content["columns"])
     values["rows"] = tuple(TableRow(**_tuples(row)) for row in content["rows"])
-    values["settings"] = tuple(_published(entry) for entry in content["settings"])
-    values["runs"] = {scale: Selection(**_tuples(entry)) for scale, entry in content["runs"].items()}
+    values["settings"] = tuple(_published(entry) for entry in content.get("settings", ()))
+    chosen = {scale: Selection(**_tuples(entry)) for scale, entry in content.get("runs", {}).items()}
+    values["runs"] = dict.fromkeys(SCALES, Selection()) | chosen
     values |= {name: tuple(content.get(name, ())) for name in ("notes", "like")}
     return PaperTable(name, **values)
 
