@@ -116,16 +116,6 @@ def quality() -> str:
     return numbers(["", *head], rows, "; ".join(sorted({where(data) for data in records.values()})) + ".")
 
 
-def codes(name: str, head: str, shown: str, *last: str) -> str:
-    """Errors of the codes whose names match `shown`; a last column has their largest updates where it has a name."""
-    data, rows = read(f"{name}.json"), []
-    for code, errors in data["errors"].items():
-        if re.match(shown, code):
-            largest = [f"{data['largest'][code]:.1f}" for _ in last]
-            rows.append([code.removeprefix("all: "), *(f"{error:.3f}" for error in errors.values()), *largest])
-    return numbers([head, *errors, *last], rows, f"{where(data)}.")
-
-
 def step_time() -> str:
     """Adan ÷ AdamW over whole training steps: the paper's table of step times, and ours at the same sizes."""
     data = read("reproduce/small-step-time.json")
@@ -168,11 +158,8 @@ def harness_together() -> str:
 
 
 COSTS = (gpu, gpu_alone, wall, cpu, memory, summary, quality, step_time, harness, harness_together)
-IN_4_BITS = "all|n: √n, floored, 3|[^n].*floored, 2 bits$|.*in all$"
 TABLES: dict[str, Callable[[], str]] = {
     **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES, *short.TABLES)},
-    "codes": lambda: codes("codes", "codes of m, v, g; of n; block size", "all"),
-    "codes-4bit": lambda: codes("codes-4bit", "codes", IN_4_BITS, "largest early update"),
     "paper-plan": paper_plan.table,
     "paper-settings": paper_plan.settings,
     "scaling": scaling.table,
