@@ -44,13 +44,6 @@ def gpu() -> str:
     return numbers(["fp32 parameters", *ON_GPU], rows, f"{where(data)}; medians of at least {steps} steps.")
 
 
-def gpu_alone() -> str:
-    models = read("bench-gpu.json")["models"].items()
-    cell = "{alone_ms:.2f} ms, ×{alone_ratio:.2f}"
-    rows = [[model, *(cell.format(**result["rows"][name]) for name in ON_GPU)] for model, result in models]
-    return numbers(["one step on an idle GPU", *ON_GPU], rows)
-
-
 def wall() -> str:
     data = read("bench-gpu.json")
     kernels, rows = data["launches"]["kernels"], data["wall"]["rows"].items()
@@ -157,7 +150,7 @@ def harness_together() -> str:
     return numbers(["", "runs at a time", "one run", "steps per second in total"], rows, f"{where(data)}, MPS.")
 
 
-COSTS = (gpu, gpu_alone, wall, cpu, memory, summary, quality, step_time, harness, harness_together)
+COSTS = (gpu, wall, cpu, memory, summary, quality, step_time, harness, harness_together)
 TABLES: dict[str, Callable[[], str]] = {
     **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES, *short.TABLES)},
     "paper-plan": paper_plan.table,
