@@ -11,7 +11,7 @@ from torch import nn
 from adan import plan_memory
 from adan_bench.studies.memory import LLAMAS
 
-GPUS = (8, 64, 256, 1024)
+GPUS = ((8, 64), (64, 256), (256, 1024))  # for each model
 FORMS = (
     "AdamW; Adan; Adan, coupled; Adan, 8 bit; Adan, 8 bit, coupled; Adan, 8 bit, release; Adan, 4 bit; "
     "Adan, 4 bit, coupled; Adan, 4 bit, release; Adan, 8 bit, release, bf16 weights; "
@@ -26,20 +26,16 @@ def _row(form: str) -> str:
 
 
 def large_models() -> str:
-    """GB per GPU of weights, gradients and states, for each model."""
-    tables = []
-    for name, llama in LLAMAS.items():
-        params = llama.parameters()
-        plan, rows = cache(partial(plan_memory, params)), []
-        for form in FORMS.split("; "):
+    """GB per GPU of weights, gradients and states: a row for each form, a column for each model and number of GPUs."""
+    head, rows = ["GB per GPU"], {form: [form] for form in FORMS.split("; ")}
+    for (name, llama), numbers_of_gpus in zip(LLAMAS.items(), GPUS, strict=True):
+        plan = cache(partial(plan_memory, llama.parameters()))
+        head += [f"{name}, {gpus:,} GPUs" for gpus in numbers_of_gpus]
+        for form, row in rows.items():
             dtype = torch.bfloat16 if "bf16 weights" in form else torch.float32
-            plans = [plan(shards=gpus, dtype=dtype, release_gradients="release" in form) for gpus in GPUS]
-            sizes = [of_gpu.rows[_row(form)].total / 1e9 for of_gpu in plans]
-            rows.append([form, *(f"{size:#.3g}".rstrip(".") if size < 1000 else f"{size:,.0f}" for size in sizes)])
-        number = sum(p.numel() for p in params) / 1e9
-        head = [f"{name}, {number:.2f} B parameters: GB per GPU", *(f"{gpus:,} GPUs" for gpus in GPUS)]
-        tables.append(numbers(head, rows))
-    return "\n\n".join(tables)
+            plans = [plan(shards=gpus, dtype=dtype, release_gradients="release" in form) for gpus in numbers_of_gpus]
+            row += [f"{of_gpu.rows[_row(form)].total / 1e9:#.3g}".rstrip(".") for of_gpu in plans]
+    return numbers(head, [*rows.values()])
 
 
 def measured() -> str:
