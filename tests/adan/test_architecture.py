@@ -144,15 +144,19 @@ def test_the_kernel_s_coefficients_are_those_of_scalars(seed):
 
 
 def test_what_an_optimizer_remembers_goes_with_it():
-    """No module holds on to tensors of an optimizer that is gone."""
+    """No module holds on to tensors of an optimizer that is gone, and nothing that it keeps refers to it."""
     p = torch.ones(70, requires_grad=True)
     p.grad = torch.ones(70)
     opt = Adan([p], max_grad_norm=1.0)
     opt.step()
+    opt.state_dict()
     refs = [weakref.ref(opt), *(weakref.ref(x) for x in opt.state[p].values())]
-    del opt
-    gc.collect()
-    assert not any(ref() for ref in refs)
+    gc.disable()
+    try:
+        del opt
+        assert not any(ref() for ref in refs)
+    finally:
+        gc.enable()
 
 
 def stepped(engine, **options):
@@ -211,18 +215,6 @@ def test_one_plan_serves_any_pattern_of_gradients(engine):
         results.append((params, [opt.state[p]["step"].item() for p in params]))
     assert results[0][1] == results[1][1]
     torch.testing.assert_close(results[0][0], results[1][0])
-
-
-def test_a_first_gradient_that_comes_late(engine):
-    params = [torch.ones(5, requires_grad=True) for _ in range(3)]
-    opt = Adan(params, lr=0.1, **engine)
-    for late in (2, 1, 0):
-        for p in params[late:]:
-            p.grad = torch.ones(5)
-        opt.step()
-        opt.zero_grad()
-    opt.step()
-    assert [opt.state[p]["step"].item() for p in params] == [1, 2, 3]
 
 
 def test_memory_that_was_freed_is_an_error():

@@ -128,15 +128,6 @@ def test_a_compiled_step_refuses_sparse_gradients_by_name():
         torch.compile(opt.step, backend="eager")()
 
 
-def test_a_group_that_is_deleted_under_restarts():
-    a, b = two(3, 3)
-    opt = Adan([{"params": [a]}, {"params": [b]}], lr=0.1, restart=Restart(radius=1e9))
-    opt.step()
-    del opt.param_groups[1]
-    opt.step()
-    assert opt.restart_progress.k == 1
-
-
 def test_a_limit_of_the_norm_that_is_none_says_how_to_turn_clipping_off():
     with pytest.raises(TypeError, match=r"max_grad_norm must be a number, got None.*; 0 turns clipping off"):
         Adan(two(3), max_grad_norm=None)

@@ -129,18 +129,6 @@ def test_a_turned_gradient_after_a_first_step_that_changed_nothing(engine, first
     torch.testing.assert_close(*results)
 
 
-def test_a_parameter_that_grows_is_an_error_and_not_a_crash(engine):
-    p = torch.ones(10, requires_grad=True)
-    opt = Adan([p], lr=0.1, **engine)
-    step(opt, p, 1.0)
-    p.grad = None
-    p.data = torch.ones(100_000)
-    p.grad = torch.ones(100_000)
-    with pytest.raises(RuntimeError, match=r"0 of group 0, of shape \(100000,\): its exp_avg has shape \(10,\)"):
-        opt.step()
-    assert (p == 1).all()
-
-
 def test_a_state_is_replaced_or_of_another_type(engine):
     p = torch.ones(10, requires_grad=True)
     opt = Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine)
@@ -189,18 +177,6 @@ def test_a_negative_view_is_a_gradient_like_any_other(engine):
         opt.step()
     for p in params:
         torch.testing.assert_close(p.detach(), torch.full_like(p, 1.2))
-
-
-def test_a_gradient_in_the_parameter_s_own_memory(engine):
-    results = []
-    for gradient in (torch.clone, torch.detach):
-        p = torch.linspace(1, 2, 5).requires_grad_()
-        opt = Adan([p], lr=0.1, **engine)
-        for _ in range(4):
-            p.grad = gradient(p.detach())
-            opt.step()
-        results.append(p.detach().clone())
-    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("options", [{}, {"state_format": "8bit"}, {"foreach": True}], ids=str)
@@ -258,8 +234,10 @@ def test_a_parameter_with_a_coupled_state_moves_to_a_new_group(engine):
     opt.step()
     assert torch.equal(a, b)
     opt.param_groups[1]["betas"] = (0.8, 0.8, 0.99)
-    with pytest.raises(RuntimeError, match=r"parameter 0 of group 1, of shape \(3,\): its state has the coupled"):
+    before = [p.detach().clone() for p in (a, b)]
+    with pytest.raises(RuntimeError, match=r"parameter 0 of group 1, .* its state has the coupled form.*coupled=False"):
         opt.step()
+    assert all(map(torch.equal, (a, b), before))
 
 
 def test_errors_in_a_step_name_the_parameter():

@@ -1,11 +1,8 @@
 """What is kept, saved, loaded and forgotten."""
 
 import copy
-import gc
 import io
-import pickle
 import threading
-import weakref
 
 import numpy as np
 import pytest
@@ -64,20 +61,12 @@ def test_a_checkpoint_continues_bit_for_bit(dtype, first, second):
                              torch.view_as_real(theirs[key]) if theirs[key].is_complex() else theirs[key])  # fmt: skip
             assert mine[key].stride() == theirs[key].stride()
             assert mine[key].data_ptr() != theirs[key].data_ptr()
+        assert dtype != torch.bfloat16 or theirs["exp_avg"].dtype == torch.float32
     ours, theirs = train(opt, 5, seed=2), train(other, 5, seed=2)
     if first == second:
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     else:
         torch.testing.assert_close(theirs, ours)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_states_of_half_precision_parameters_are_fp32_and_stay_so(dtype):
-    opt = Adan(model(dtype), lr=0.1)
-    train(opt, 2, seed=1)
-    opt.load_state_dict(reloaded(opt.state_dict()))
-    for state in opt.state.values():
-        assert {value.dtype for name, value in state.items() if name != "step"} == {torch.float32}
 
 
 def test_states_move_between_types():
@@ -89,14 +78,6 @@ def test_states_move_between_types():
         for mine, theirs in zip(opt.state.values(), other.state.values(), strict=True):
             assert theirs["exp_avg"].dtype == expected
             assert torch.equal(theirs["exp_avg"], mine["exp_avg"].to(expected))
-
-
-def test_how_to_run_is_not_taken_from_a_checkpoint_and_hyper_parameters_are():
-    opt = Adan(model(), lr=0.1, foreach=False, fused=False, capturable=True)
-    other = Adan(model(), lr=0.2, foreach=True)
-    other.load_state_dict(opt.state_dict())
-    group = other.param_groups[0]
-    assert (group["lr"], group["foreach"], group["capturable"]) == (0.1, True, False)
 
 
 def test_users_hooks_stand_outside_ours():
@@ -117,33 +98,6 @@ def test_users_hooks_stand_outside_ours():
     other.register_load_state_dict_post_hook(lambda o: seen.extend(s["exp_avg"].dtype for s in o.state.values()))
     other.load_state_dict(foreign)
     assert seen == [torch.float32] * 4
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_deepcopy_and_pickle(copied):
-    opt = Adan(model(), lr=0.1, weight_decay=0.2, max_grad_norm=1.0)
-    train(opt, 3, seed=1)
-    twin = copied(opt)
-    for a, b in zip(train(opt, 3, seed=2), train(twin, 3, seed=2), strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("bias_correction", [True, False])
-def test_after_a_restart_all_is_as_new(engine, bias_correction):
-    params = model()
-    opt = Adan(params, lr=0.1, bias_correction=bias_correction, **engine)
-    train(opt, 4, seed=1)
-    params[0].grad.fill_(float("nan"))
-    fine = [p.detach().clone() for p in params]
-    opt.step()  # even a poisoned state is forgotten
-    for p, value in zip(params, fine, strict=True):
-        p.data.copy_(value)
-    opt.restart()
-    twins = [p.detach().clone().requires_grad_() for p in params]
-    new = Adan(twins, lr=0.1, bias_correction=bias_correction, **engine)
-    for a, b in zip(train(opt, 4, seed=2), train(new, 4, seed=2), strict=True):
-        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -209,35 +163,6 @@ def test_two_threads_save_at_once():
     assert errors == []
 
 
-def test_an_optimizer_is_freed_when_it_is_let_go():
-    """Without the garbage collector: nothing that it keeps refers to it."""
-    opt = Adan([torch.ones(2, requires_grad=True)])
-    opt.state_dict()
-    ref = weakref.ref(opt)
-    gc.disable()
-    try:
-        del opt
-        assert ref() is None
-    finally:
-        gc.enable()
-
-
-def test_a_coupled_state_that_moves_to_a_group_with_other_betas():
-    p, q = (torch.ones(3, requires_grad=True) for _ in range(2))
-    opt = Adan([{"params": [p], "betas": (0.9, 0.9, 0.99)}, {"params": [q]}])
-    p.grad = torch.ones(3)
-    opt.step()
-    opt.param_groups[1]["params"].append(opt.param_groups[0]["params"].pop())
-    p.grad = torch.ones(3)
-    before = p.detach().clone()
-    with pytest.raises(RuntimeError, match=r"parameter 1 of group 1.*coupled form.*coupled=False"):
-        opt.step()
-    assert torch.equal(p, before)
-    opt.add_param_group({"params": [opt.param_groups[1]["params"].pop()], "betas": (0.9, 0.9, 0.99)})
-    opt.step()
-    assert opt.state[p]["step"] == 2
-
-
 def test_coupled_is_decided_when_a_group_is_added():
     p, q, r = (torch.ones(3, requires_grad=True) for _ in range(3))
     opt = Adan([{"params": [p]}, {"params": [q], "coupled": False}], betas=(0.9, 0.9, 0.99))
@@ -281,34 +206,3 @@ def test_numbers_of_numpy_are_saved_as_python_s():
     saved = reloaded(opt.state_dict())["param_groups"][0]
     assert (saved["lr"], saved["betas"], saved["eps"], saved["initial_lr"]) == (0.5, betas, 1e-6, 0.5)
     assert opt.param_groups[0]["betas"] is betas
-
-
-@pytest.mark.parametrize("drop", ["a group", "a frozen layer", "all states"])
-def test_what_is_dropped_is_freed_with_the_next_step(drop):
-    """Its plan is for other parameters than the next step has, and must not keep it."""
-    params = [torch.ones(3, requires_grad=True) for _ in range(2)]
-    opt = Adan([{"params": [p]} for p in params])
-    for p in params:
-        p.grad = torch.ones(3)
-    opt.step()
-    state = weakref.ref(opt.state[params[0]]["exp_avg"])
-    if drop == "a group":
-        del opt.param_groups[0], opt.state[params[0]]
-    elif drop == "a frozen layer":
-        params[0].grad = None
-        del opt.state[params[0]]
-    else:
-        params[0].grad = None
-        opt.state.clear()
-    opt.step()
-    assert state() is None
-
-
-def test_the_names_of_a_checkpoint_reach_an_optimizer_without_names():
-    """As in torch.optim, whose own suite asks for it."""
-    model = torch.nn.Linear(3, 2)
-    saved = Adan(model.named_parameters()).state_dict()
-    opt = Adan(model.parameters())
-    opt.load_state_dict(saved)
-    assert opt.param_groups[0]["param_names"] == ["weight", "bias"]
-    assert opt.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]

@@ -294,13 +294,13 @@ def test_what_has_no_gradient_has_no_state(config):
     assert_equal([params[0], params[2]], [before[0], before[2]])
 
 
-@every_input
-def test_a_complex_parameter_is_two_real_ones(row):
+@every_config
+def test_a_complex_parameter_is_two_real_ones(config):
     assert INFO.supports_complex
     params = [torch.nn.Parameter(p.to(torch.complex64) * (1 + 0.5j)) for p in parameters()]
     twins = [torch.nn.Parameter(torch.view_as_real(p.detach()).clone()) for p in params]
     # Complex states are not rounded; so that those of the twins are not either, all formats are plain here.
-    options = {**row.kwargs, "state_format": "fp32"}
+    options = {**config.kwargs, "state_format": "fp32"}
     opts = [INFO.optim_cls(x, **options) for x in (params, twins)]
     for k in range(3):
         feed(twins, k)
@@ -310,6 +310,7 @@ def test_a_complex_parameter_is_two_real_ones(row):
             opt.step()
     for p, q in zip(params, twins, strict=True):
         torch.testing.assert_close(torch.view_as_real(p.detach()), q.detach(), rtol=1e-5, atol=1e-6)
+        assert opts[0].state[p]["exp_avg"].is_complex()
 
 
 def test_hooks_run_around_their_methods():
@@ -319,9 +320,10 @@ def test_hooks_run_around_their_methods():
     names = [f"{method}_{when}" for method in ("step", "state_dict", "load_state_dict") for when in ("pre", "post")]
     for name in names:
         getattr(opt, f"register_{name}_hook")(lambda *_, name=name: calls.append(name))
-    steps(opt, params, stop=1)
+    assert opt.step(lambda: calls.append("closure") or 3.0) == 3.0
     opt.load_state_dict(opt.state_dict())
-    assert calls == names
+    assert calls == ["step_pre", "closure", *names[1:]]
+    assert opt.step() is None
 
 
 def test_names_are_saved_and_groups_are_told_apart():
@@ -331,9 +333,10 @@ def test_names_are_saved_and_groups_are_told_apart():
     steps(opt, params, stop=1)
     saved = opt.state_dict()
     assert saved["param_groups"][0]["param_names"] == names
-    plain = INFO.optim_cls(params, lr=0.2)
-    plain.load_state_dict(saved)
-    assert plain.param_groups[0]["lr"] == 0.1
+    for other in (INFO.optim_cls(params, lr=0.2), INFO.optim_cls(opt.param_groups[0]["params"], lr=0.2)):
+        other.load_state_dict(saved)
+        assert other.param_groups[0]["lr"] == 0.1
+        assert other.state_dict()["param_groups"][0]["param_names"] == names
 
 
 @every_config

@@ -59,7 +59,9 @@ def train(params, steps=5, seed=1, grads=None, **options):
         for i, p in enumerate(params):
             grad = torch.randn(p.shape, generator=generator).to(p.dtype) * (k + 1)
             p.grad = grad if grads is None else grads(k, i, grad)
+        before = [p.grad.clone() for p in params]
         opt.step()
+        assert_same_bits([p.grad for p in params], before)
     return opt
 
 
