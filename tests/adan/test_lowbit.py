@@ -1,6 +1,5 @@
 """States in 8 and 16 bits: the codes themselves, every engine against the plain one, and what they cost."""
 
-
 import pytest
 import torch
 from support import engines
