@@ -1,44 +1,12 @@
-"""The C engine: the parity table, the same bits as the loop engine, and all that raw pointers could get wrong."""
+"""The C engine: the same bits as the loop engine, and all that raw pointers could get wrong."""
 
 import pytest
 import torch
 from support.cpu_engine import DTYPES, TAILS, assert_alike, problem, train, without_library
-from support.parity import LAYOUTS, ROWS, assert_parity, count_as_on_a_device, same_bits
+from support.parity import same_bits
 
 from adan import Adan, plan, scalars
 from adan.engines import cpu
-
-ROW = {row.name: row for row in ROWS}
-
-# ---- against the oracle
-
-
-@without_library
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_parity_with_the_oracle(row, dtype):
-    assert_parity(row, dtype, fused=True)
-
-
-@without_library
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_parity_where_the_dispatcher_reads_no_counter(row, monkeypatch):
-    count_as_on_a_device(monkeypatch)
-    assert_parity(row, fused=True)
-
-
-@without_library
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "parameter strided"])
-def test_parity_in_every_layout(layout):
-    assert_parity(ROW["everything"], layout=layout, fused=True)
-
-
-@without_library
-def test_a_parameter_with_gaps_is_left_to_another_engine():
-    assert_parity(ROW["everything"], layout="parameter strided")
-    with pytest.raises(RuntimeError, match="side by side"):
-        assert_parity(ROW["everything"], layout="parameter strided", steps=1, fused=True)
-
 
 # ---- as the loop engine, whose order of operations it follows
 

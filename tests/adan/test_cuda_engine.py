@@ -3,17 +3,10 @@
 import pytest
 import torch
 from support.engines import GPU, device_of, serving
-from support.parity import LAYOUTS, ROWS, assert_parity
 
 from adan import Adan, Restart
 
 DEVICE = device_of("cuda")
-ROW = {row.name: row for row in ROWS}
-#: The interpreter takes some 5 ms a program. A first step, one without a gradient of one parameter, and one after it;
-#: the eighth has an infinity where steps are skipped.
-STEPS, SKIPPING_STEPS = (200, 200) if GPU else (5, 8)
-DOUBLE_ROWS = ROWS if GPU else [ROW["everything"], ROW["Algorithm 1 to the letter"]]
-CASES = [(row, torch.float32) for row in ROWS] + [(row, torch.float64) for row in DOUBLE_ROWS]
 
 #: After the fourth step.
 RESTART = Restart(radius=1e-6, min_interval=4)
@@ -29,17 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:Runtim
 def _serve_by_triton():
     with serving("cuda"):
         yield
-
-
-@pytest.mark.parametrize(("row", "dtype"), CASES, ids=[f"{row.name}-{dtype}" for row, dtype in CASES])
-def test_parity_with_the_oracle(row, dtype):
-    steps = SKIPPING_STEPS if "skip_nonfinite" in row.options else STEPS
-    assert_parity(row, dtype, device=DEVICE, steps=steps, fused=True)
-
-
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "parameter strided"])
-def test_parity_in_every_layout(layout):
-    assert_parity(ROW["everything"], layout=layout, device=DEVICE, steps=STEPS, fused=True)
 
 
 def test_addresses_may_be_unaligned_and_types_mixed():
@@ -119,14 +101,6 @@ def test_groups_counts_and_loss_scale():
         results.append([p.detach() for p in params])
         assert [opt.state[p]["step"].item() for p in params] == [5, 5, 2]
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
-
-
-def test_what_it_refuses():
-    strided = torch.zeros(8, device=DEVICE)[::2].requires_grad_()
-    strided.grad = torch.ones_like(strided)
-    with pytest.raises(RuntimeError, match=r"fused=True cannot serve .*shape \(4,\).*fill a stretch"):
-        Adan([strided], fused=True).step()
-    Adan([strided]).step()
 
 
 gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU; the same kernels run above in Triton's interpreter")
