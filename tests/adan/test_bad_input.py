@@ -9,55 +9,96 @@ import torch
 from adan import Adan
 
 NAN, INF = float("nan"), float("inf")
+NUMBERS = ("lr", "eps", "weight_decay", "max_grad_norm")
+FLAGS = ("no_prox", "bias_correction", "maximize", "capturable", "differentiable", "skip_nonfinite", "foreach")
+SEED = "rounding_seed must be an int from 0 to 2³² − 1, got"
+TWO, THREE, LINEAR = torch.zeros(2), torch.zeros(3), torch.nn.Linear(2, 2)
+CONJUGATED = torch.ones(2, dtype=torch.complex64).conj()
+NO_LIST = r"Adan: params must be an iterable such as model\.parameters\(\), got"
+LAZY = r"parameter 0 of shape \(2,\) is a lazily conjugated or negated view"
+DICT = r"params is a dict.*\[\{'params'.*\.items\(\)"
+
+#: Options, the error, and what it says.
+BAD_OPTIONS = [
+    *(
+        ({name: value}, ValueError, rf"Adan: {name} must be finite and at least 0, got {value!r}")
+        for name in NUMBERS
+        for value in (-1e-3, NAN, INF)
+    ),
+    *(
+        ({name: value}, TypeError, f"{name} must be a number")
+        for name in NUMBERS
+        for value in ("0.1", None, True, [0.1])
+    ),
+    ({"max_grad_norm": None}, TypeError, "max_grad_norm must be a number, got None.*; 0 turns clipping off"),
+    *(({name: "yes"}, TypeError, f"{name} must be .*True or False, got 'yes'") for name in FLAGS),
+    *(
+        ({name: 0}, TypeError, rf"{name} must be None \(choose\), True or False, got 0")  # zero is not False
+        for name in ("foreach", "fused")
+    ),
+    ({"betas": (0.9, 0.999)}, ValueError, "three numbers.*suggest_from_adamw"),
+    ({"betas": 0.9}, ValueError, "three numbers"),
+    ({"betas": (0.9, 0.9, 1.0)}, ValueError, r"betas\[2\] must be below 1, got 1.0"),
+    ({"betas": (-0.1, 0.9, 0.9)}, ValueError, r"betas\[0\] must be finite and at least 0, got -0.1"),
+    ({"betas": (0.9, NAN, 0.9)}, ValueError, r"betas\[1\]"),
+    ({"betas": (0.9, "x", 0.9)}, TypeError, r"betas\[1\] must be a number"),
+    ({"betas": (0, 0, 0)}, ValueError, r"betas\[2\] must be above 0, got 0"),
+    ({"coupled": True}, ValueError, r"coupled=True needs equal .*got betas=\(0\.98, 0\.92, 0\.99\)"),
+    ({"coupled": "yes"}, TypeError, r"coupled must be None .* got 'yes'"),
+    *(({"rounding_seed": seed}, ValueError, f"{SEED} {seed!r}") for seed in (-1, 2**32, True, 0.5)),
+    *(({"lr": torch.tensor(lr)}, ValueError, "lr") for lr in ([0.1, 0.2], 1, -0.1, NAN)),
+    ({"state_format": "int8"}, ValueError, "state_format must be one of 'fp32', 'bf16', '8bit', '4bit', got 'int8'"),
+    ({"state_format": ["8bit"]}, ValueError, r"state_format must be one of .*, got \['8bit'\]"),
+    ({"stochastic_rounding": True, "kahan_sum": True}, ValueError, "choose one"),
+    ({"differentiable": True, "state_format": "8bit"}, ValueError, "not support rounding; do not set state_format"),
+    ({"differentiable": True, "foreach": True}, ValueError, "differentiable=True needs the plain engine"),
+]
 
 
-@pytest.mark.parametrize("name", ["lr", "eps", "weight_decay", "max_grad_norm"])
-@pytest.mark.parametrize("value", [-1e-3, NAN, INF])
-def test_numbers_must_be_finite_and_not_negative(name, value):
-    with pytest.raises(ValueError, match=rf"Adan: {name} must be finite and at least 0, got {value!r}"):
-        Adan([torch.zeros(2)], **{name: value})
-
-
-@pytest.mark.parametrize("name", ["lr", "eps", "weight_decay", "max_grad_norm"])
-@pytest.mark.parametrize("value", ["0.1", None, True, [0.1]])
-def test_numbers_must_be_numbers(name, value):
-    with pytest.raises(TypeError, match=f"{name} must be a number"):
-        Adan([torch.zeros(2)], **{name: value})
-
-
-@pytest.mark.parametrize("name", ["no_prox", "bias_correction", "maximize", "capturable", "differentiable",
-                                  "skip_nonfinite", "foreach"])  # fmt: skip
-def test_flags_must_be_flags(name):
-    with pytest.raises(TypeError, match=f"{name} must be .*True or False, got 'yes'"):
-        Adan([torch.zeros(2)], **{name: "yes"})
-
-
-@pytest.mark.parametrize(
-    ("betas", "error", "message"),
-    [
-        ((0.9, 0.999), ValueError, "three numbers.*suggest_from_adamw"),
-        (0.9, ValueError, "three numbers"),
-        ((0.9, 0.9, 1.0), ValueError, r"betas\[2\] must be below 1, got 1.0"),
-        ((-0.1, 0.9, 0.9), ValueError, r"betas\[0\] must be finite and at least 0, got -0.1"),
-        ((0.9, NAN, 0.9), ValueError, r"betas\[1\]"),
-        ((0.9, "x", 0.9), TypeError, r"betas\[1\] must be a number"),
-    ],
-)
-def test_betas(betas, error, message):
+@pytest.mark.parametrize(("options", "error", "message"), BAD_OPTIONS, ids=str)
+def test_options(options, error, message):
     with pytest.raises(error, match=message):
-        Adan([torch.zeros(2)], betas=betas)
+        Adan([TWO], **options)
+
+
+#: As `params`.
+BAD_PARAMETERS = [
+    ([], ValueError, "params is empty"),
+    (iter(()), ValueError, "params is empty"),
+    (TWO, TypeError, "iterable such as model.parameters"),
+    (LINEAR, TypeError, "model.parameters.*got Linear"),
+    (None, TypeError, NO_LIST),
+    (3, TypeError, NO_LIST),
+    ({"params": list(LINEAR.parameters())}, TypeError, DICT),
+    (dict(LINEAR.named_parameters()), TypeError, DICT),
+    ([TWO, "w"], TypeError, "parameter 1 must be a tensor, got str"),
+    ([("a", TWO, 3)], TypeError, r"parameter 0 must be a tensor or a pair \(name, tensor\)"),
+    ([torch.zeros(2, dtype=torch.long)], TypeError, r"parameter 0 of shape \(2,\) is torch.int64"),
+    ([{"lr": 0.1}], TypeError, r"key 'params', got the keys \['lr'\]"),
+    ([{"params": [TWO], "lr": -1.0}], ValueError, "parameter group 0: lr"),
+    ([{"params": [TWO], "skip_nonfinite": True}], ValueError, "applies to all groups"),
+    ([THREE, THREE], ValueError, r"parameter 1 of shape \(3,\) is listed twice"),
+    ([("w1", THREE), ("w2", THREE)], ValueError, r"w2 of shape \(3,\) is listed twice"),
+    # An update in place would go into a copy, or have the wrong sign.
+    ([CONJUGATED.detach().requires_grad_()], ValueError, LAZY),
+    ([CONJUGATED.imag.detach().requires_grad_()], ValueError, LAZY),
+]
+
+
+@pytest.mark.parametrize(("params", "error", "message"), BAD_PARAMETERS)
+def test_parameters(params, error, message):
+    with pytest.raises(error, match=message):
+        Adan(params)
+
+
+def test_what_is_taken_instead_of_a_dict():
+    assert len(Adan(dict(LINEAR.named_parameters()).items()).param_groups[0]["params"]) == 2
 
 
 def test_betas_of_the_papers_convention_are_pointed_out_once():
     with pytest.warns(UserWarning, match=r"pass betas=\(0.98, 0.92, 0.99\)") as caught:
         Adan([{"params": [torch.zeros(2)]} for _ in range(2)], betas=(0.02, 0.08, 0.01))
     assert [warning.filename for warning in caught] == [__file__]
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32, True, 0.5])
-def test_seeds_of_rounding(seed):
-    with pytest.raises(ValueError, match=f"rounding_seed must be an int from 0 to 2³² − 1, got {seed!r}"):
-        Adan([torch.zeros(2)], rounding_seed=seed)
 
 
 @pytest.mark.filterwarnings("error")  # numpy warns where its integers overflow
@@ -76,53 +117,13 @@ def test_half_precision_that_cannot_be_rounded_stochastically():
         Adan([torch.zeros(2), torch.zeros(3, dtype=torch.float16)], stochastic_rounding=True)
 
 
-@pytest.mark.parametrize("lr", [torch.tensor([0.1, 0.2]), torch.tensor(1), torch.tensor(-0.1), torch.tensor(NAN)])
-def test_tensor_learning_rates(lr):
-    with pytest.raises(ValueError, match="lr"):
-        Adan([torch.zeros(2)], lr=lr)
-
-
-def test_differentiable_and_foreach_exclude_each_other():
-    with pytest.raises(ValueError, match="differentiable=True needs the plain engine"):
-        Adan([torch.zeros(2)], differentiable=True, foreach=True)
-
-
-@pytest.mark.parametrize(
-    ("params", "error", "message"),
-    [
-        ([], ValueError, "params is empty"),
-        (iter(()), ValueError, "params is empty"),
-        (torch.zeros(2), TypeError, "iterable such as model.parameters"),
-        (torch.nn.Linear(2, 2), TypeError, "model.parameters.*got Linear"),
-        ([torch.zeros(2), "w"], TypeError, "parameter 1 must be a tensor, got str"),
-        ([torch.zeros(2, dtype=torch.long)], TypeError, r"parameter 0 of shape \(2,\) is torch.int64"),
-        ([{"lr": 0.1}], TypeError, r"key 'params', got the keys \['lr'\]"),
-        ([{"params": [torch.zeros(2)], "lr": -1.0}], ValueError, "parameter group 0: lr"),
-        ([{"params": [torch.zeros(2)], "skip_nonfinite": True}], ValueError, "applies to all groups"),
-    ],
-)
-def test_parameters(params, error, message):
-    with pytest.raises(error, match=message):
-        Adan(params)
-
-
-def test_a_parameter_listed_twice():
-    p = torch.zeros(3)
-    with pytest.raises(ValueError, match=r"parameter 1 of shape \(3,\) is listed twice"):
-        Adan([p, p])
-    with pytest.raises(ValueError, match=r"w2 of shape \(3,\) is listed twice"):
-        Adan([("w1", p), ("w2", p)])
-    opt = Adan([p])
-    with pytest.raises(ValueError, match="more than one parameter group"):
-        opt.add_param_group({"params": [p]})
-    assert len(opt.param_groups) == 1
-
-
 def test_a_bad_group_is_not_added():
     opt = Adan([torch.zeros(2)])
     for bad in ({"params": [torch.zeros(2)], "betas": (0.9, 0.9)}, {"params": [3]}, [torch.zeros(2)]):
         with pytest.raises((ValueError, TypeError), match="parameter group 1"):
             opt.add_param_group(bad)
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        opt.add_param_group({"params": opt.param_groups[0]["params"]})
     assert len(opt.param_groups) == 1
 
 
@@ -136,24 +137,3 @@ def test_a_sparse_gradient_is_refused_by_name_and_nothing_moves(engine):
     with pytest.raises(RuntimeError, match=r"parameter 2 of group 0, of shape \(5, 3\)"):
         Adan(model.parameters(), **engine).step()
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    "view", [torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, dtype=torch.complex64).conj().imag]
-)
-def test_lazy_views_are_refused(view):
-    """An update in place would go into a copy, or have the wrong sign."""
-    with pytest.raises(ValueError, match=r"parameter 0 of shape \(2,\) is a lazily conjugated or negated view"):
-        Adan([view.requires_grad_()])
-
-
-def test_a_last_beta_of_zero_is_refused():
-    with pytest.raises(ValueError, match=r"betas\[2\] must be above 0, got 0"):
-        Adan([torch.ones(2, requires_grad=True)], betas=(0, 0, 0))
-
-
-def test_what_is_no_pair_and_what_is_no_format():
-    with pytest.raises(TypeError, match=r"parameter 0 must be a tensor or a pair \(name, tensor\)"):
-        Adan([("a", torch.ones(2), 3)])
-    with pytest.raises(ValueError, match=r"state_format must be one of .*, got \['8bit'\]"):
-        Adan([torch.ones(2, requires_grad=True)], state_format=["8bit"])

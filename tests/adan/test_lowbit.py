@@ -397,20 +397,6 @@ def test_restart_forgets_states_but_not_what_weights_have_lost(form):
     assert kept.any()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"state_format": "int8"}, "state_format must be one of 'fp32', 'bf16', '8bit', '4bit', got 'int8'"),
-        ({"rounding_seed": -1}, "rounding_seed must be an int from 0 to 2³² − 1, got -1"),
-        ({"stochastic_rounding": True, "kahan_sum": True}, "choose one"),
-        ({"state_format": "8bit", "differentiable": True}, "not support rounding; do not set state_format"),
-    ],
-)
-def test_bad_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        Adan([torch.zeros(3, requires_grad=True)], **options)
-
-
 def test_a_traced_step_has_the_same_codes(monkeypatch):
     """Coefficients, counts and draws as tensors, as in a captured step: the same codes."""
     plain, params = train({"state_format": "8bit", "foreach": True, "capturable": True})

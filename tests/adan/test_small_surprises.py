@@ -35,22 +35,6 @@ def test_lazy_parameters_can_be_shown_and_trained():
     assert "uninitialized" not in repr(opt)
 
 
-@pytest.mark.parametrize("params", [None, 3], ids=str)
-def test_what_is_no_list_of_parameters(params):
-    """`Adan(None)` said that NoneType is not iterable, and not what to pass."""
-    with pytest.raises(TypeError, match=r"Adan: params must be an iterable such as model\.parameters\(\), got"):
-        Adan(params)
-
-
-def test_a_dict_of_parameters_or_of_a_group():
-    """It was said that parameter 0 must be a tensor and is a str: the dict's first key."""
-    model = torch.nn.Linear(2, 1)
-    for params in ({"params": list(model.parameters())}, dict(model.named_parameters())):
-        with pytest.raises(TypeError, match=r"params is a dict.*\[\{'params'.*\.items\(\)"):
-            Adan(params)
-    Adan(dict(model.named_parameters()).items())
-
-
 def test_a_group_is_named_as_the_others_are():
     """Lightning's BackboneFinetuning adds bare parameters to an optimizer whose groups have names."""
     layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))

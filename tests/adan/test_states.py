@@ -175,10 +175,6 @@ def test_coupled_is_decided_when_a_group_is_added():
     assert ["exp_avg_diff" in opt.state[x] for x in (p, q, r)] == [False, True, True]
     assert torch.equal(p, q)
     torch.testing.assert_close(p, r)
-    with pytest.raises(ValueError, match=r"coupled=True needs equal .*got betas=\(0\.98, 0\.92, 0\.99\)"):
-        Adan([p], coupled=True)
-    with pytest.raises(TypeError, match=r"coupled must be None .* got 'yes'"):
-        Adan([p], coupled="yes")
 
 
 def test_states_are_coupled_when_their_group_says_so():
