@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LinearLR
 
-from adan import Adan, Restart, plan_memory, release_gradients
+from adan import Adan, Restart, plan_memory
 
 
 def two(*sizes, dtype=torch.float32):
@@ -101,17 +101,6 @@ def test_a_group_whose_parameters_come_from_a_generator_can_be_used_again():
     groups = [{"params": model.parameters()}]
     first, second = Adan(groups), torch.optim.AdamW(groups)
     assert len(first.param_groups[0]["params"]) == len(second.param_groups[0]["params"]) == 2
-
-
-def test_loading_keeps_the_release_and_what_captured_graphs_read():
-    model = torch.nn.Linear(3, 2)
-    opt = Adan(model.parameters())
-    captured = opt._captured
-    release_gradients(model, opt)
-    opt.load_state_dict(opt.state_dict())
-    assert opt._captured is captured
-    with pytest.raises(ValueError, match="released already"):
-        release_gradients(model, opt)
 
 
 def test_a_compiled_step_refuses_sparse_gradients_by_name():

@@ -12,7 +12,7 @@ from support.engines import device_of, serving
 from support.parity import same_bits
 from support.restarts import FORMATS, run
 
-from adan import Adan, Restart, release_gradients
+from adan import Adan, Restart
 
 
 @pytest.fixture(params=ENGINES)
@@ -218,8 +218,6 @@ def test_what_does_not_go_together():
         Adan(model.parameters(), restart=rule, differentiable=True)
     with pytest.raises(ValueError, match=r"restart=Restart.*pass it to Adan"):
         Adan([{"params": model.parameters(), "restart": rule}])
-    with pytest.raises(ValueError, match="release_gradients: restart=Restart"):
-        release_gradients(model, Adan(model.parameters(), restart=rule))
     with pytest.raises(RuntimeError, match="nothing is measured"):
         _ = Adan(model.parameters()).restart_progress
 
