@@ -17,7 +17,8 @@ from support.learning import chosen, curve, settings
 from support.pools import always
 
 from adan_bench.records.store import RunStore, read_run
-from adan_bench.studies.comparison import Comparison
+from adan_bench.studies import arms
+from adan_bench.studies.comparison import compared
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.cluster import RayPool, files_for, make, receive
 from adan_bench.training.jobs import Event, Job, Tally
@@ -79,9 +80,8 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
             gate.touch()
 
     options = chosen(cluster=f"ray:{nodes.address}", script=script, **lengths)
-    with Comparison(["gated"], competitors("adan"), options, out=out) as study:
-        study.on_event = watch
-        study.make(seeds=2)
+    groups = [[*compared(["gated"], competitors("adan"), options, out=out, seeds=2).values()]]
+    arms.make(groups, options, out, on_event=watch)
     (line,) = (out / "study.jsonl").read_text(encoding="utf-8").splitlines()
     facts = json.loads(line)
     assert (facts["runs"], facts["steps"], facts["retries"], facts["cluster"]) == (2, 800, 1, options.cluster)

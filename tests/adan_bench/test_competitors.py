@@ -13,7 +13,7 @@ from support.learning import chosen
 from adan_bench.config import Origin
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_runs
-from adan_bench.studies.comparison import Comparison
+from adan_bench.studies.comparison import compared
 from adan_bench.studies.competitors import competitors, value_of
 from adan_bench.task import Settings
 
@@ -78,8 +78,8 @@ def test_variants_are_rows_of_their_own(bench: Any, tiny: Path, tmp_path: Path) 
 @pytest.mark.parametrize(("who", "changed"), [("adan:state_format=8bit", {}), ("adan:lr=2", {"lr": 2})])
 def test_variants_of_bundled_defaults(tmp_path: Path, who: str, changed: Settings) -> None:
     """A setting that no search looks for leaves the comparison fair; a learning rate does not."""
-    study = Comparison(["digits-vit"], competitors(f"adan,{who}"), chosen(), out=tmp_path)
-    origins = [arm.base.origin for arm in study.arms.values()]
+    arms = compared(["digits-vit"], competitors(f"adan,{who}"), chosen(), out=tmp_path)
+    origins = [arm.base.origin for arm in arms.values()]
     assert origins[1] == replace(origins[0], changed=changed, at_edge=origins[0].at_edge and not changed)
     assert (origins[0].kind, origins[0].flaw) == ("bundled", "")
 
@@ -146,8 +146,8 @@ def test_tuned_settings_that_are_changed(
 ) -> None:
     """The origin says so, from which the report knows that the optimizers had no equal chance."""
     file = saved(tmp_path / "best.json", tiny=ENTRY)
-    study = Comparison(["tiny"], competitors(who, pairs), chosen(script=tiny), out=tmp_path / "a", tuned=file)
-    assert study.arms["tiny", who].base.origin == Origin(kind="saved", trials=8, source="best.json", changed=changed)
+    arms = compared(["tiny"], competitors(who, pairs), chosen(script=tiny), out=tmp_path / "a", tuned=file)
+    assert arms["tiny", who].base.origin == Origin(kind="saved", trials=8, source="best.json", changed=changed)
 
 
 @pytest.mark.usefixtures("inline_pool")
@@ -166,8 +166,8 @@ def test_tuned_settings_in_a_sweep_of_batch_sizes(tiny: Path, tmp_path: Path) ->
     """The square-root rule starts from the batch size that was tuned."""
     file = saved(tmp_path / "best.json", tiny={**ENTRY, "batch_size": 32, "steps": 30})
     options = chosen(script=tiny)
-    study = Comparison(["tiny"], competitors("adan"), options, out=tmp_path / "a", tuned=file, batch_sizes=[8, 32])
-    small, same = study.arms["tiny-b8", "adan"].base, study.arms["tiny-b32", "adan"].base
+    arms = compared(["tiny"], competitors("adan"), options, out=tmp_path / "a", tuned=file, batch_sizes=[8, 32])
+    small, same = arms["tiny-b8", "adan"].base, arms["tiny-b32", "adan"].base
     assert (small.settings["lr"], same.settings["lr"]) == (0.005, 0.01)
     assert (small.origin.tuned_for, small.origin.batch_sizes) == ({"steps": 30, "batch_size": 32}, (8, 32))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support import chromium
 from support.learning import chosen
-from support.pools import inline_pools
+from support.pools import inline_pools, tune
 
 from adan_bench.config import Origin
 from adan_bench.records.stats import summarize
@@ -20,7 +20,7 @@ from adan_bench.reports import html, paper, theory
 from adan_bench.reports.comparison import write_report, write_tuning
 from adan_bench.reports.conclusions import caution, tuning
 from adan_bench.reports.html import style_of
-from adan_bench.studies.comparison import Comparison
+from adan_bench.studies.arms import make
 from adan_bench.studies.competitors import competitors
 from adan_bench.theory import check
 from adan_bench.training.optimizers import SPECS
@@ -38,11 +38,13 @@ def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a comparison with tuning and three seeds at two batch sizes; sgd diverges at one of them."""
     out = tmp_path_factory.mktemp("report")
     who, options = competitors(",".join(OPTIMIZERS)), chosen(script=tiny, steps=40)
-    with inline_pools(), Comparison(["tiny"], who, options, out=out, batch_sizes=[16, 32]) as study:
-        study.make(4)
-        arm = study.arms["tiny-b16", "sgd"]
-        arm.base = replace(arm.base, settings={"lr": 1e30})
-        study.make(seeds=3)
+    with inline_pools():
+        arms = tune(["tiny"], who, options, out, 4, batch_sizes=[16, 32])
+        diverging = arms["tiny-b16", "sgd"]
+        diverging.base = replace(diverging.base, settings={"lr": 1e30})
+        for arm in arms.values():
+            arm.seeds = range(3)
+        make([[*arms.values()]], options, out, resume=True)
     return write_report(read_runs(out)[0], out)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from support.learning import chosen
+from support.pools import tune
 
 from adan_bench.config import Origin
 from adan_bench.records.store import read_runs
-from adan_bench.studies.comparison import Comparison
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import tuned_defaults
 from adan_bench.workloads.registry import get_workload
@@ -47,8 +47,7 @@ def distinct(out: Path, name: str) -> set[str]:
 def test_a_fixed_setting_repeats_no_trial(tiny: Path, tmp_path: Path, trials: int) -> None:
     """Where the choices of an optimizer are fixed by the user, further learning rates take their place."""
     fixed = "adan:betas=0.9,0.92,0.99"
-    with Comparison(["tiny"], competitors(f"adan,{fixed}"), chosen(script=tiny, steps=4), out=tmp_path) as study:
-        study.make(trials)
+    tune(["tiny"], competitors(f"adan,{fixed}"), chosen(script=tiny, steps=4), tmp_path, trials)
     assert len(distinct(tmp_path, "adan")) == len(distinct(tmp_path, fixed)) == trials
     rates = {r.config.settings["lr"] for r in read_runs(tmp_path)[0] if r.config.name == fixed}
     assert len(rates) == trials
@@ -89,10 +88,9 @@ def test_trials_that_all_fail(bench: Any, tmp_path: Path) -> None:
 def test_a_comparison_after_a_tuning_without_result(tiny: Path, tmp_path: Path) -> None:
     """The optimizer keeps its defaults, and its origin does not claim that they were tuned here."""
     who = competitors("adan,sgd:momentum=1e30")
-    with Comparison(["tiny"], who, chosen(script=tiny, steps=20), out=tmp_path) as study:
-        study.make(2)
-    assert study.arms["tiny", "adan"].base.origin == Origin(kind="here", trials=2)
-    assert study.arms["tiny", "sgd:momentum=1e30"].base.origin.kind == "untuned"
+    arms = tune(["tiny"], who, chosen(script=tiny, steps=20), tmp_path, 2)
+    assert arms["tiny", "adan"].base.origin == Origin(kind="here", trials=2)
+    assert arms["tiny", "sgd:momentum=1e30"].base.origin.kind == "untuned"
 
 
 @pytest.mark.usefixtures("inline_pool")

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 from support.learning import chosen, resumes
+from support.pools import tune
 
 from adan_bench.config import Origin
 from adan_bench.errors import UsageError
 from adan_bench.records.stats import RANGES
 from adan_bench.records.store import RunStore
-from adan_bench.studies.comparison import Comparison, learning_rates
+from adan_bench.studies.comparison import compared, learning_rates, save_tuned
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import configure, tuned_defaults
 from adan_bench.training.optimizers import SPECS
@@ -138,19 +139,18 @@ def test_tuned_defaults_are_even_and_valid() -> None:
 @pytest.mark.usefixtures("inline_pool")
 def test_a_tuned_default_at_the_edge_is_marked(tmp_path: Path) -> None:
     """Unless the rate is set, or tuned anew: then the trials tell."""
-    with Comparison(["digits-resnet"], competitors("adamw,adam,adamw:lr=0.01"), chosen(), out=tmp_path / "a") as study:
-        assert [arm.base.origin.at_edge for arm in study.arms.values()] == [True, False, False]
-    with Comparison(["digits-resnet"], competitors("adamw"), chosen(steps=1), out=tmp_path / "b") as study:
-        study.make(1)
-        assert not study.arms["digits-resnet", "adamw"].base.origin.at_edge
+    arms = compared(["digits-resnet"], competitors("adamw,adam,adamw:lr=0.01"), chosen(), out=tmp_path)
+    assert [arm.base.origin.at_edge for arm in arms.values()] == [True, False, False]
+    arms = tune(["digits-resnet"], competitors("adamw"), chosen(steps=1), tmp_path, 1)
+    assert not arms["digits-resnet", "adamw"].base.origin.at_edge
 
 
 def test_batch_size_sweep(tiny: Path, tmp_path: Path) -> None:
     """Four times the batch: a quarter of the steps, twice the learning rate, for everyone."""
     options = chosen(script=tiny, stop_after=20)
-    study = Comparison(["tiny"], competitors("adan,sgd"), options, out=tmp_path, batch_sizes=[16, 64])
+    arms = compared(["tiny"], competitors("adan,sgd"), options, out=tmp_path, batch_sizes=[16, 64])
     for name in ("adan", "sgd"):
-        small, large = study.arms["tiny-b16", name].base, study.arms["tiny-b64", name].base
+        small, large = arms["tiny-b16", name].base, arms["tiny-b64", name].base
         assert (small.steps, large.steps) == (60, 15)
         assert (small.stop_after, large.stop_after) == (20, 5)
         untuned = Origin(kind="untuned")
@@ -163,8 +163,7 @@ def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
     from adan_bench.records.store import read_runs
 
     who = competitors("adan,sgd", ["weight_decay=0.125"])  # chosen for all: every trial has it
-    with Comparison(["tiny"], who, chosen(script=tiny, steps=10), out=tmp_path) as study:
-        study.make(4)
+    arms = tune(["tiny"], who, chosen(script=tiny, steps=10), tmp_path, 4)
     records = read_runs(tmp_path)[0]
     for name in ("adan", "sgd"):
         mine = [r for r in records if r.config.optimizer == name]
@@ -172,8 +171,8 @@ def test_tuning_gives_everyone_the_same(tiny: Path, tmp_path: Path) -> None:
         assert {r.config.seed for r in mine} == {1000}
         assert {r.config.settings["weight_decay"] for r in mine} == {0.125}
         best = min((r for r in mine if r.final is not None), key=lambda r: r.final or 0.0)
-        assert json.dumps(study.arms["tiny", name].base.settings) == json.dumps(best.config.settings)
-    study.save(tmp_path / "best.json")
+        assert json.dumps(arms["tiny", name].base.settings) == json.dumps(best.config.settings)
+    save_tuned(arms, tmp_path / "best.json")
     assert json.loads((tmp_path / "best.json").read_text(encoding="utf-8"))["workloads"]["tiny"]["sgd"]["trials"] == 4
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from adan_bench.studies import comparison, paper
-from adan_bench.training import cluster
+from adan_bench.config import RunConfig
+from adan_bench.studies import arms
+from adan_bench.studies.comparison import Key, compared
+from adan_bench.studies.competitors import Competitor
 from adan_bench.training.jobs import Job, OnEvent, Tally, Work
 from adan_bench.training.worker import perform
 
@@ -33,7 +35,14 @@ class InlinePool:
 
 @contextlib.contextmanager
 def inline_pools() -> Iterator[None]:
-    with contextlib.ExitStack() as patches:
-        for module in (comparison, paper, cluster):
-            patches.enter_context(mock.patch.object(module, "open_pool", InlinePool))
+    with mock.patch.object(arms, "open_pool", InlinePool):
         yield
+
+
+def tune(
+    workloads: Sequence[str], who: Sequence[Competitor], chosen: RunConfig, out: Path, trials: int, **more: Any
+) -> dict[Key, arms.Arm]:
+    """A comparison after the trials of every optimizer."""
+    study = compared(workloads, who, chosen, out=out, trials=trials, **more)
+    arms.make([[*study.values()]], chosen, out)
+    return study

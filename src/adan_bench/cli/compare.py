@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from adan_bench.cli.common import Invocation, Json, Seeds, Set, check_file, check_folder, numbers, run_flags
-from adan_bench.cli.reporting import write_and_show
+from adan_bench.cli.reporting import make_and_show, write_and_show
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.records.store import ARCHIVE, write_bytes
@@ -50,9 +47,9 @@ def compare(
         size = chosen.batch_size
         raise UsageError(f"--batch-size {size} and --batch-sizes {batch_sizes}: leave out one, or add {size} to them")
     more: dict[str, Any] = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
-    with comparing(call, chosen, workloads, optimizers, as_json, set_, **more) as comparison:
-        comparison.make(tune, seeds)
-    write_and_show([comparison.out], comparison.out, as_json)
+    arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=tune, seeds=seeds, **more)
+    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
+    write_and_show([folder], folder, as_json)
 
 
 @run_flags(without=("seed",))
@@ -68,11 +65,13 @@ def tune(
     call: Invocation,
 ) -> None:
     """Tune every optimizer with the same number of trials."""
-    with comparing(call, chosen, workloads, optimizers, as_json, set_) as comparison:
-        file = _checked(save or comparison.out / "best.json")
-        comparison.make(trials)
-    comparison.save(file)
-    write_and_show([comparison.out], comparison.out, as_json, comparison, file)
+    from adan_bench.studies.comparison import save_tuned
+
+    arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=trials)
+    file = _checked(save or folder / "best.json")
+    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
+    save_tuned(arms, file)
+    write_and_show([folder], folder, as_json, arms, file)
 
 
 @run_flags(without=("seed", "parallel", "stop_after", "eval_every"))
@@ -87,13 +86,15 @@ def suggest(
     call: Invocation,
 ) -> None:
     """Suggest a learning rate, b1 and warm-up from short runs, a quarter of a full one of at least 480 steps in all."""
-    from adan_bench.studies.suggest import suggest_settings, suggestions
+    from adan_bench.studies.comparison import save_tuned
+    from adan_bench.studies.suggest import TRIALS, shorten, suggestions
 
-    with comparing(call, chosen, workloads, optimizers, as_json, set_) as comparison:
-        file = _checked(save or comparison.out / "suggested.json")
-        suggest_settings(comparison)
-    comparison.save(file)
-    write_and_show([comparison.out], comparison.out, as_json, comparison, file, suggestions(comparison))
+    arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=TRIALS)
+    file = _checked(save or folder / "suggested.json")
+    shorten(arms)
+    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
+    save_tuned(arms, file)
+    write_and_show([folder], folder, as_json, arms, file, suggestions(arms))
 
 
 def _checked(file: Path) -> Path:
@@ -141,23 +142,19 @@ def pack(
     print(f"{into}: {len(records)} runs")
 
 
-@contextmanager
-def comparing(
+def _compared(
     call: Invocation,
     chosen: RunConfig,
     workloads: list[str] | None,
     optimizers: str,
-    as_json: bool,
-    pairs: list[str] | None = None,
+    pairs: list[str] | None,
     **more: Any,
-) -> Iterator[Any]:
-    from adan_bench.cli.progress import showing
-    from adan_bench.studies.comparison import Comparison
+) -> tuple[dict[tuple[str, str], Any], Path]:
+    """The arms of a comparison, and the folder of its records."""
+    from adan_bench.studies.comparison import compared
     from adan_bench.studies.competitors import competitors
 
     if not workloads:
         raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
-    who, more["deadline"] = competitors(optimizers, pairs or []), call.until
-    comparison = Comparison(workloads, who, chosen, out=call.records_in(), resume=call.resume, **more)
-    with comparison, showing(Console(), as_json) as comparison.on_event:
-        yield comparison
+    who, folder = competitors(optimizers, pairs or []), call.records_in()
+    return compared(workloads, who, chosen, out=folder, **more), folder

@@ -1,4 +1,4 @@
-"""The end of a command that has made runs, or reads some: its report, written and shown."""
+"""Commands that make runs, or read some: how far they have come, and the report at the end."""
 
 from __future__ import annotations
 
@@ -10,20 +10,32 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, say
+from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Invocation, say
+from adan_bench.config import RunConfig
+
+
+def make_and_show(
+    groups: Sequence[Sequence[Any]], chosen: RunConfig, folder: Path, call: Invocation, as_json: bool
+) -> None:
+    """Make the runs of arms, and show how far they have come."""
+    from adan_bench.cli.progress import showing
+    from adan_bench.studies.arms import make
+
+    with showing(Console(), as_json) as on_event:
+        make(groups, chosen, folder, call.resume, call.until, on_event)
 
 
 def write_and_show(
     runs: Sequence[Path],
     folder: Path,
     as_json: bool,
-    tuned: Any = None,
+    tuned: Mapping[tuple[str, str], Any] | None = None,
     file: Path | None = None,
     suggested: Mapping[Any, Any] | None = None,
 ) -> None:
     """Write the report of the runs under some folders into one of them or another, and show it.
 
-    tuned: a comparison with trials; file: where its settings were saved; suggested: what short runs gave, if they are.
+    tuned: the arms of a comparison with trials; file: where its settings were saved; suggested: what short runs gave.
     """
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.archive import read_records
@@ -44,8 +56,8 @@ def write_and_show(
     else:
         page, summaries = write_report(records, folder, damaged), summarize(records)
     failed = [record for record in records if record.status == "failed"]
-    best = {} if tuned is None else {key: arm.base.settings for key, arm in tuned.found.items()}
-    untuned = [] if tuned is None else [" ".join(key) for key in tuned.arms if key not in best]
+    best = {key: arm.base.settings for key, arm in (tuned or {}).items() if arm.found}
+    untuned = [" ".join(key) for key in tuned or () if key not in best]
     if as_json:
         for (workload, name), settings in best.items():
             event = "best" if suggested is None else "suggestion"

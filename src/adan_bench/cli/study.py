@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from adan_bench.cli.common import Invocation, Json, run_flags
-from adan_bench.cli.reporting import write_and_show
+from adan_bench.cli.reporting import make_and_show, write_and_show
 from adan_bench.config import RunConfig
 
 Names = Annotated[
@@ -42,16 +40,10 @@ def rows() -> list[dict[str, Any]]:
 )
 def study(names: Names, as_json: Json = False, *, chosen: RunConfig, call: Invocation) -> None:
     """Run studies: an equal search for every optimizer, then seeds, as TOML files describe them."""
-    from adan_bench.cli.progress import showing
-    from adan_bench.records.store import check_empty
-    from adan_bench.studies.arms import Planner
     from adan_bench.studies.study import arms, find, read
-    from adan_bench.training.cluster import open_pool
 
     studies, wanted = read(names), [find(name).stem for name in names]
     folder = call.records_in()
     groups = arms(studies, wanted, chosen, folder)
-    check_empty(folder, call.resume)
-    with closing(open_pool(folder, chosen, call.until)) as pool, showing(Console(), as_json) as on_event:
-        pool.run(Planner(groups, call.resume), on_event)
+    make_and_show(groups, chosen, folder, call, as_json)
     write_and_show([folder], folder, as_json)

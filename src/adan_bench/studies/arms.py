@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import ClassVar
 
 from adan_bench.config import TUNING_SEED, Origin, RunConfig, RunRecord, as_json
 from adan_bench.records.stats import MIN_SEEDS, best_trial, rank
-from adan_bench.records.store import RunStore, read_run
+from adan_bench.records.store import RunStore, check_empty, read_run
 from adan_bench.task import Settings
+from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import changes, elsewhere, training_of
-from adan_bench.training.jobs import Job
+from adan_bench.training.jobs import Job, OnEvent
 from adan_bench.training.optimizers import get_optimizer
 
 STEP = 0.5  # decades from the last rate of a wide range to the next
@@ -290,3 +292,20 @@ class Planner:
         if record is None or record.status != "finished":
             return None
         return replace(job, config=replace(job.config, init=path))
+
+
+def make(
+    groups: Sequence[Sequence[Arm]],
+    chosen: RunConfig,
+    out: Path,
+    resume: bool = False,
+    deadline: float | None = None,
+    on_event: OnEvent | None = None,
+) -> None:
+    """Make the runs of all arms, as their searches and seeds say, below a folder.
+
+    chosen: of the pool, its kind, its devices and how many runs it makes at a time. deadline: the Unix time to stop at.
+    """
+    check_empty(out, resume)
+    with closing(open_pool(out, chosen, deadline)) as pool:
+        pool.run(Planner(groups, resume), on_event)

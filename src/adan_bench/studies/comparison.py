@@ -17,14 +17,12 @@ from typing import Any
 from adan_bench.config import Origin, RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.records.stats import sensitivity
-from adan_bench.records.store import check_empty, write_bytes
-from adan_bench.studies.arms import STEP, Arm, Planner, Search, rounded
+from adan_bench.records.store import write_bytes
+from adan_bench.studies.arms import STEP, Arm, Search, rounded
 from adan_bench.studies.competitors import Competitor
 from adan_bench.task import OptimizerSpec, Workload
 from adan_bench.training import optimizers
-from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import changes, configure, elsewhere, training_of, tuned_name
-from adan_bench.training.jobs import OnEvent
 from adan_bench.workloads.registry import get_workload
 
 Key = tuple[str, str]  # (folder of the workload, optimizer)
@@ -60,91 +58,65 @@ def rate_trials(trials: int) -> int:
     return trials - min(3, trials // 4)
 
 
-class Comparison:
-    """Optimizers side by side on workloads, under one folder of records."""
+def compared(
+    workloads: Sequence[str],
+    who: Sequence[Competitor],
+    chosen: RunConfig,
+    *,
+    out: Path,
+    tuned: Path | None = None,
+    batch_sizes: Sequence[int] = (),
+    trials: int = 0,
+    seeds: int = 0,
+) -> dict[Key, Arm]:
+    """The arms of optimizers side by side on workloads, below one folder.
 
-    def __init__(
-        self,
-        workloads: Sequence[str],
-        who: Sequence[Competitor],
-        chosen: RunConfig,
-        *,
-        out: Path,
-        resume: bool = False,
-        tuned: Path | None = None,
-        batch_sizes: Sequence[int] = (),
-        deadline: float | None = None,
-    ) -> None:
-        """tuned: a file that `save` wrote, whose settings take the place of the defaults."""
-        self.out, self.resume = out, resume
-        self.on_event: OnEvent | None = None
-        self.who = {c.name: c for c in who}
-        check_empty(out, resume)
-        saved = None if tuned is None else read_tuned(tuned)["workloads"]
-        self.arms: dict[Key, Arm] = {}
-        for name in workloads:
-            workload = get_workload(name, chosen.scale)
-            for size in batch_sizes or [chosen.batch_size or workload.batch_size]:
-                at_size = _at_batch_size(workload, chosen, size) if batch_sizes else chosen
-                folder = f"{name}-b{size}" if batch_sizes else name
-                for c in who:
-                    base, tuned_at = configure(workload, c.spec, at_size, c.settings), workload.batch_size
-                    if tuned is not None and saved is not None:
-                        base, tuned_at = _with_saved(base, c, saved, tuned)
-                    if batch_sizes:
-                        base = _scaled(base, tuned_at)
-                    self.arms[folder, c.name] = Arm(replace(base, label=c.label), out / folder / c.folder)
-        self.pool = open_pool(out, chosen, deadline)
+    tuned: a file that `save_tuned` wrote, whose settings take the place of the defaults.
+    trials: of each optimizer; one of which no trial has a final value keeps the settings that it had.
+    """
+    saved = None if tuned is None else read_tuned(tuned)["workloads"]
+    arms: dict[Key, Arm] = {}
+    for name in workloads:
+        workload = get_workload(name, chosen.scale)
+        for size in batch_sizes or [chosen.batch_size or workload.batch_size]:
+            at_size = _at_batch_size(workload, chosen, size) if batch_sizes else chosen
+            folder = f"{name}-b{size}" if batch_sizes else name
+            for c in who:
+                base, tuned_at = configure(workload, c.spec, at_size, c.settings), workload.batch_size
+                if tuned is not None and saved is not None:
+                    base, tuned_at = _with_saved(base, c, saved, tuned)
+                if batch_sizes:
+                    base = _scaled(base, tuned_at)
+                own = search(c, trials) if trials else None
+                arms[folder, c.name] = Arm(replace(base, label=c.label), out / folder / c.folder, range(seeds), own)
+    return arms
 
-    def __enter__(self) -> Comparison:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.pool.close()
+def search(c: Competitor, trials: int) -> Search:
+    """The search of an optimizer, as wide as every other's, at a rate that the user leaves free."""
+    if "lr" in c.settings:
+        where = "the lr in its name" if ":lr=" in c.name else "--set lr"
+        raise UsageError(f"{c.name}: {where} fixes the rate to be tuned; omit it")
+    rates = tuple(learning_rates(c.spec, rate_trials(trials)))
+    choices = tuple(dict(choice) for choice in c.spec.choices)
+    return Search(rates, trials, optimizers.defaults(c.spec), choices, c.settings)
 
-    def make(self, trials: int = 0, seeds: int = 0) -> None:
-        """Choose every optimizer's settings by the same number of trials, then run it with every seed.
 
-        Seed by seed, so that a study cut short has something of everything. An optimizer of which no trial has a final
-        value keeps the settings that it had.
-        """
-        for key, arm in self.arms.items():
-            arm.seeds = range(seeds)
-            if trials:
-                arm.search, arm.tried, arm.settled = self._search(key, trials), None, False
-        self.run()
-
-    def run(self) -> None:
-        """Make the runs of all arms, as their searches and seeds say."""
-        self.pool.run(Planner([list(self.arms.values())], self.resume), self.on_event)
-
-    def _search(self, key: Key, trials: int) -> Search:
-        c = self.who[key[1]]
-        check_free_rate(c)
-        tried = tuple(learning_rates(c.spec, rate_trials(trials)))
-        choices = tuple(dict(choice) for choice in c.spec.choices)
-        return Search(tried, trials, optimizers.defaults(c.spec), choices, c.settings)
-
-    @property
-    def found(self) -> dict[Key, Arm]:
-        """The arms for which trials have found settings."""
-        return {key: arm for key, arm in self.arms.items() if arm.found}
-
-    def save(self, path: Path) -> None:
-        """Merge the settings that trials found into a file; where they found none, the file stays as it is."""
-        content = read_tuned(path, "--save") if path.exists() else {"workloads": {}}
-        for (folder, name), arm in sorted(self.found.items(), key=lambda pair: pair[0]):
-            search, tried, trial = arm.search, arm.tried, arm.trial or arm.base
-            assert search is not None
-            assert tried is not None
-            rated = sensitivity(tried)
-            entry: dict[str, Any] = {"settings": arm.base.settings, "trials": search.trials}
-            entry["at_edge"] = rated is not None and rated.at_edge
-            entry |= {"steps": trial.steps, "batch_size": trial.batch_size, "training": training_of(trial)}
-            content["workloads"].setdefault(tuned_name(folder, arm.base.scale), {})[name] = entry
-        if self.found:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, tuned_json(content).encode())
+def save_tuned(arms: Mapping[Key, Arm], path: Path) -> None:
+    """Merge the settings that trials found into a file; where they found none, the file stays as it is."""
+    content = read_tuned(path, "--save") if path.exists() else {"workloads": {}}
+    found = {key: arm for key, arm in sorted(arms.items(), key=lambda pair: pair[0]) if arm.found}
+    for (folder, name), arm in found.items():
+        assert arm.search is not None
+        assert arm.tried is not None
+        trial, rated = arm.trial or arm.base, sensitivity(arm.tried)
+        entry: dict[str, Any] = {"settings": arm.base.settings, "trials": arm.search.trials}
+        entry["at_edge"] = rated is not None and rated.at_edge
+        entry |= {"steps": trial.steps, "batch_size": trial.batch_size, "training": training_of(trial)}
+        content["workloads"].setdefault(tuned_name(folder, arm.base.scale), {})[name] = entry
+    if found:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, tuned_json(content).encode())
 
 
 def tuned_json(content: Mapping[str, Any]) -> str:
@@ -152,15 +124,8 @@ def tuned_json(content: Mapping[str, Any]) -> str:
     return re.sub(r"\n {4,}|\n {3}(?=})", " ", json.dumps(content, indent=1, default=str)) + "\n"
 
 
-def check_free_rate(c: Competitor) -> None:
-    """Refuse to look for a rate that the user has fixed."""
-    if "lr" in c.settings:
-        where = "the lr in its name" if ":lr=" in c.name else "--set lr"
-        raise UsageError(f"{c.name}: {where} fixes the rate to be tuned; omit it")
-
-
 def read_tuned(path: Path, flag: str = "--tuned") -> dict[str, Any]:
-    """What `Comparison.save` wrote: "workloads" -> workload -> optimizer -> settings and how they were found."""
+    """What `save_tuned` wrote: "workloads" -> workload -> optimizer -> settings and how they were found."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for workload, own in content["workloads"].items():

@@ -7,7 +7,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ from adan_bench.records.cells import CellRecord
 from adan_bench.records.environment import describe
 from adan_bench.records.store import RunStore, check_empty, finite, read_run, write_json
 from adan_bench.studies import speed
-from adan_bench.studies.arms import Planner
+from adan_bench.studies.arms import make
 from adan_bench.studies.competitors import competitors
 from adan_bench.studies.plan import PaperPlan, PlannedCell, check_only, plan, wanted
 from adan_bench.tables import RESTARTS, TRAINING_LOSS, PaperTable
 from adan_bench.task import SCALES, weights_file
-from adan_bench.training.cluster import open_pool
 from adan_bench.training.configure import check_data_folder, check_device, obstacles
 from adan_bench.training.jobs import OnEvent
 from adan_bench.training.optimizers import check_values, defaults, get_optimizer
@@ -69,8 +67,7 @@ def reproduce(
     started = time.monotonic()
     run_plan, runs = prepare(tables, chosen, out, seeds, only, pairs, radius)
     on_plan(runs)
-    with closing(open_pool(out, chosen, deadline)) as pool:
-        pool.run(Planner([[arm] for arm in run_plan.arms.values()], resume), on_event)
+    make([[arm] for arm in run_plan.arms.values()], chosen, out, resume, deadline, on_event)
     scores = humanevals(run_plan, chosen, run_code)
     cases = [_key(cell) for cell in run_plan.cells if cell.column.model]
     if chosen.cluster is None:  # speed after the runs: nothing else may share the machine

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -23,8 +23,8 @@ from adan_bench.config import RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.errors import short as shown
 from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, rank
-from adan_bench.studies.arms import Search, rounded
-from adan_bench.studies.comparison import Comparison, Key, check_free_rate, learning_rates, rate_trials
+from adan_bench.studies.arms import Arm, Search, rounded
+from adan_bench.studies.comparison import Key, learning_rates, rate_trials
 from adan_bench.task import OptimizerSpec, Settings, Task
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE
@@ -222,21 +222,20 @@ def suggestion(
     return MeasuredSuggestion(spec, settings, full.steps, warmup, full.schedule, sorted(tried, key=lambda run: run.lr))
 
 
-def suggest_settings(comparison: Comparison) -> None:
-    """Choose the settings of every arm of a comparison by short runs."""
-    for (_, name), arm in comparison.arms.items():
-        c = comparison.who[name]
-        check_free_rate(c)
+def shorten(arms: Mapping[Key, Arm]) -> None:
+    """Let the arms of a comparison with `TRIALS` trials choose their settings by short runs."""
+    for arm in arms.values():
+        assert arm.search is not None
         arm.trial = short(arm.base)
-        arm.search = short_runs(c.spec, arm.base, c.settings)
-    comparison.run()
+        arm.search = short_runs(optimizers.get_optimizer(arm.base.optimizer), arm.base, arm.search.fixed)
 
 
-def suggestions(comparison: Comparison) -> dict[Key, MeasuredSuggestion]:
-    """The arms for which short runs have found settings."""
+def suggestions(arms: Mapping[Key, Arm]) -> dict[Key, MeasuredSuggestion]:
+    """What short runs suggest, for the arms of which they have found settings."""
     return {
-        (folder, name): suggestion(comparison.who[name].spec, arm.base, arm.base.settings, arm.tried or ())
-        for (folder, name), arm in comparison.found.items()
+        key: suggestion(optimizers.get_optimizer(arm.base.optimizer), arm.base, arm.base.settings, arm.tried or ())
+        for key, arm in arms.items()
+        if arm.found
     }
 
 
