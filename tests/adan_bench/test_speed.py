@@ -87,7 +87,7 @@ def test_command(bench: Callable[..., Any], tmp_path: Path) -> None:
 
 def test_all_of_the_papers_optimizers() -> None:
     found = speed.measure(["ViT-B"], speed.OPTIMIZERS, RunConfig(steps=1), warmup=0)
-    assert [case["optimizer"] for case in found["cases"]] == ["adan", "adamw", "lamb", "adabelief"]
+    assert [case["optimizer"] for case in found] == ["adan", "adamw", "lamb", "adabelief"]
 
 
 def test_the_optimizers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_the_optimizers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         return speed.Sample([1.0 if len(calls) < 5 else 2.0] * how.steps, [0.5], {"parameters": 10, "state_bytes": 80})
 
     monkeypatch.setattr(speed, "_train", train)
-    adan, adamw = speed.measure(["ViT-B"], ["adan", "adamw"], RunConfig(steps=10))["cases"]
+    adan, adamw = speed.measure(["ViT-B"], ["adan", "adamw"], RunConfig(steps=10))
     assert calls == [("adan", 3), ("adamw", 3), ("adan", 3), ("adamw", 3), ("adan", 4), ("adamw", 4)]
     assert adan["step_ms"] == adamw["step_ms"] == 1000
     assert adan["rounds_ms"] == adamw["rounds_ms"] == [1000, 1000, 2000]
@@ -126,7 +126,7 @@ def test_square_brackets_of_an_error_are_no_markup(bench: Callable[..., Any], mo
 def test_tokens_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "subprocess", SimpleNamespace(run=torchrun))
     chosen = RunConfig(steps=2, batch_size=4, bf16=True, parallel="ddp")
-    (case,) = speed.launch(["MoE-8x0.1B"], ["adan"], chosen, 2)["cases"]
+    (case,) = speed.launch(["MoE-8x0.1B"], ["adan"], chosen, 2)
     expected = {"ranks": 2, "parallel": "ddp", "steps": 2, "batch_size": 4, "bf16": True, "tiny": True}
     assert {key: case[key] for key in expected} == expected
     assert case["tokens_per_second"] == pytest.approx(4 * 16 / (case["step_ms"] / 1e3))

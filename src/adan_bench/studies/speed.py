@@ -25,7 +25,6 @@ from adan.sharding import local
 from adan_bench.config import RunConfig
 from adan_bench.data.settings import PLAIN
 from adan_bench.errors import UsageError, unknown
-from adan_bench.records.environment import describe
 from adan_bench.studies.competitors import Competitor, competitors
 from adan_bench.task import SCALES
 from adan_bench.training import optimizers
@@ -130,8 +129,8 @@ def measure(
     chosen: RunConfig,
     warmup: int = WARMUP,
     on_case: OnCase = lambda case: None,
-) -> dict[str, Any]:
-    """Every model with every optimizer, and the environment; a case that cannot be measured says why."""
+) -> list[dict[str, Any]]:
+    """The cases of every model with every optimizer; one that cannot be measured says why."""
     check(models, names, chosen.scale, chosen.parallel)
     cases = []
     with joined(chosen.parallel, chosen.device) as ranks:
@@ -140,7 +139,7 @@ def measure(
                 cases.append(case)
                 if ranks.rank == 0:
                     on_case(case)
-    return {"environment": describe(chosen.device), "cases": cases}
+    return cases
 
 
 @dataclass(frozen=True)
@@ -262,12 +261,12 @@ def cases(
             if chosen.scale != SCALES[0] and chosen.device == "cpu":
                 raise UsageError(f"at the scale {chosen.scale} these models are for a GPU: give --device cuda")
             if kind == "speed":
-                record = measure(models, names, chosen, on_case=on_case)
+                found = measure(models, names, chosen, on_case=on_case)
             else:
-                record = launch(models, names, replace(chosen, parallel="ddp"), _processes(gpus, chosen))
-                for case in record["cases"]:
+                found = launch(models, names, replace(chosen, parallel="ddp"), _processes(gpus, chosen))
+                for case in found:
                     on_case(case)
-            results |= {(kind, case["model"], case["optimizer"], gpus): case for case in record["cases"]}
+            results |= {(kind, case["model"], case["optimizer"], gpus): case for case in found}
         except (UsageError, RuntimeError) as error:
             reason = {"absent" if isinstance(error, UsageError) else "failed": str(error)}
             results |= dict.fromkeys(keys, reason)
@@ -285,8 +284,8 @@ def _processes(gpus: int, chosen: RunConfig) -> int:
     return needed
 
 
-def launch(models: Sequence[str], names: Sequence[str], chosen: RunConfig, ranks: int) -> dict[str, Any]:
-    """The record of `adan-bench speed` among ranks that torchrun starts."""
+def launch(models: Sequence[str], names: Sequence[str], chosen: RunConfig, ranks: int) -> list[dict[str, Any]]:
+    """The cases of `adan-bench speed` among ranks that torchrun starts."""
     check(models, names, chosen.scale, chosen.parallel)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "record.json"
@@ -295,12 +294,12 @@ def launch(models: Sequence[str], names: Sequence[str], chosen: RunConfig, ranks
         if chosen.batch_size:
             flags["batch-size"] = chosen.batch_size
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command = [*torchrun, "-m", "adan_bench.cli", "speed", *models]
+        command = [*torchrun, "-m", "adan_bench", "speed", *models]
         command += [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         done = subprocess.run([*command, *["--bf16"] * chosen.bf16], capture_output=True, text=True)
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.startswith("adan-bench: ")]
             last = " ".join(done.stderr[-300:].split())
             raise RuntimeError(lines[-1] if lines else f"torchrun ended with code {done.returncode}: {last}")
-        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return record
+        found: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["cases"]
+        return found
