@@ -11,6 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -146,10 +147,8 @@ def read(names: Sequence[str]) -> dict[str, Study]:
             return
         for key, other in (("follows", study.follows), ("start.study", study.start[0])):
             if other:
-                try:
+                with _of(file, key):
                     there = find(other, file.parent)
-                except UsageError as error:
-                    raise UsageError(f"{file}: {key}: {error}") from error
                 add(there, (*chain, study.name))
         told = [("runs.optimizer", study.follows, variant.optimizer) for variant in study.variants]
         for key, other, name in (*told, ("start.optimizer", *study.start)):
@@ -162,51 +161,64 @@ def read(names: Sequence[str]) -> dict[str, Study]:
     return studies
 
 
+@contextmanager
+def _of(*where: Any) -> Iterator[None]:
+    """Put the file and the part of it before what is wrong there."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(": ".join(str(part) for part in (*where, error) if part)) from error
+
+
 def parse(file: Path) -> Study:
     """The study of a file; every key is known, and of the right type."""
-    content = _content(file)
+    with _of(file):
+        return _checked(file, _content(file))
+
+
+def _checked(file: Path, content: dict[str, Any]) -> Study:
     chosen = content.pop("chosen", None)
-    _check(file, "", content, "summary")
+    _check("", content, "summary")
     for part, needed in (("run", ()), ("search", ()), ("start", ("study",) if "start" in content else ())):
-        _check(file, part, content.get(part, {}), *needed)
+        _check(part, content.get(part, {}), *needed)
     follows = content.get("follows", "")
     if bool(follows) == bool(content.get("optimizers")):
-        raise UsageError(f"{file}: optimizers: give them, or the study that this one follows: follows = NAME")
+        raise UsageError("optimizers: give them, or the study that this one follows: follows = NAME")
     if not follows:
-        _check(file, "", content, "workload")
+        _check("", content, "workload")
         if "runs" in content:
-            raise UsageError(f"{file}: runs: they are of a study that this one follows: follows = NAME; or omit them")
+            raise UsageError("runs: they are of a study that this one follows: follows = NAME; or omit them")
     search, start = dict(content.get("search", {})), content.get("start", {})
-    over = _ranges(file, search)
+    over = _ranges(search)
     entries: dict[str, StudyEntry] = {}
     for name, entry in content.get("optimizers", {}).items():
-        _check(file, "optimizers", entry, "settings", name=name)
+        _check("optimizers", entry, "settings", name=name)
         if over is not None:
-            entries[name] = _searched(file, name, entry, over)
+            entries[name] = _searched(name, entry, over)
             continue
         if "lr" not in entry["settings"]:
-            raise UsageError(f"{file}: optimizers.{name}.settings: no lr; write the learning rate to start from")
+            raise UsageError(f"optimizers.{name}.settings: no lr; write the learning rate to start from")
         for alternative in entry.get("alternatives", ()):
             if not isinstance(alternative, dict):
-                where = f"optimizers.{name}.alternatives: {alternative!r}"
-                raise UsageError(f"{file}: {where}; give tables of settings, such as {{ weight_decay = 0.1 }}")
+                example = "give tables of settings, such as { weight_decay = 0.1 }"
+                raise UsageError(f"optimizers.{name}.alternatives: {alternative!r}; {example}")
         entries[name] = StudyEntry(entry["settings"], tuple(entry.get("alternatives", ())))
     starts = json.dumps([entry.search.start for entry in entries.values() if entry.search])
     for key in over.ranges if over is not None else ():
         if key not in OPTIONS and f'"{key}"' not in starts:
-            raise UsageError(f'{file}: search.ranges.{key}: no setting has it; write NAME = "{key}" among settings')
+            raise UsageError(f'search.ranges.{key}: no setting has it; write NAME = "{key}" among settings')
     return Study(
         name=file.stem,
         file=file,
         summary=content["summary"],
-        seeds=_seeds(file, content.get("seeds", 3)),
+        seeds=_seeds(content.get("seeds", 3)),
         run={**({"own_schedule": False} if "schedule" in content.get("run", {}) else {}), **content.get("run", {})},
         workload=content.get("workload", ""),
         trials=search.pop("trials", TRIALS) if "search" in content else 0,
         trial=search,
         optimizers={name: entries[name] for name in chosen or entries},
         follows=follows,
-        variants=tuple(v for entry in content.get("runs", ()) for v in _variants(file, entry)),
+        variants=tuple(v for entry in content.get("runs", ()) for v in _variants(entry)),
         start=(start.get("study", ""), start.get("optimizer", "")),
     )
 
@@ -216,76 +228,74 @@ def _content(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file}: not a study in TOML ({error})") from error
+        raise UsageError(f"not a study in TOML ({error})") from error
     if "repeats" not in content:
         return content
     chosen = content.pop("optimizers") if isinstance(content.get("optimizers"), list) else None
-    _check(file, "", content)
+    _check("", content)
     if file in chain:
-        raise UsageError(f"{file}: repeats: {content['repeats']} repeats this study; name another")
-    try:
-        there = _content(find(content["repeats"], file.parent), (*chain, file))
-    except UsageError as error:
-        raise UsageError(str(error) if chain else f"{file}: repeats: {error}") from error
+        raise UsageError(f"repeats: {content['repeats']} repeats this study; name another")
+    with _of("repeats"):
+        other = find(content["repeats"], file.parent)
+        with _of(other):
+            there = _content(other, (*chain, file))
     for key in {"run", "search"} & content.keys():
         content[key] = {**there.get(key, {}), **content[key]}
     if chosen is not None:
         names, known = [*map(str, chosen)], there.get("chosen", [*there.get("optimizers", {})])
         if len(set(names)) < len(names):
-            raise UsageError(f"{file}: optimizers: {', '.join(names)}: it names one twice; omit it")
+            raise UsageError(f"optimizers: {', '.join(names)}: it names one twice; omit it")
         for name in names:
             if name not in known:
-                raise UsageError(f"{file}: optimizers: {unknown('optimizer', name, known)}")
+                raise UsageError(f"optimizers: {unknown('optimizer', name, known)}")
         content["chosen"] = names
     elif "optimizers" in content:
         there.pop("chosen", None)
     return {**there, **content}
 
 
-def _ranges(file: Path, search: Settings) -> RangeSearch | None:
+def _ranges(search: Settings) -> RangeSearch | None:
     """What the searches over ranges of a study share; None: it has none. The keys of `search` that it uses are gone."""
     for key, least in (("trials", 1), ("confirm", 0), ("seed", TUNING_SEED)):
         if search.get(key, least) < least:
-            raise UsageError(f"{file}: search.{key}: {search[key]}; give a number from {least} on, or omit it")
+            raise UsageError(f"search.{key}: {search[key]}; give a number from {least} on, or omit it")
     confirm, trials = search.get("confirm", 0), search.get("trials", TRIALS)
     if confirm > trials:
-        raise UsageError(f"{file}: search.confirm: {confirm}; give at most the number of search.trials, {trials}")
+        raise UsageError(f"search.confirm: {confirm}; give at most the number of search.trials, {trials}")
     ranges, how = search.pop("ranges", {}), {key: search.pop(key) for key in ("confirm", "seed") if key in search}
     if not ranges:
         for key, value in how.items():
-            raise UsageError(
-                f"{file}: search.{key}: {value} is for a search over ranges; add search.ranges, or omit it"
-            )
+            raise UsageError(f"search.{key}: {value} is for a search over ranges; add search.ranges, or omit it")
         return None
     if len(ranges) >= len(PRIMES):
-        raise UsageError(f"{file}: search.ranges: {len(ranges)} of them; give at most {len(PRIMES) - 1}")
+        raise UsageError(f"search.ranges: {len(ranges)} of them; give at most {len(PRIMES) - 1}")
     for key, values in ranges.items():
-        _check_range(file, f"search.ranges.{key}", values)
+        _check_range(f"search.ranges.{key}", values)
         for value in extremes(values) if key in OPTIONS else ():
-            _check(file, "run", {key: value})
+            _check("run", {key: value})
     options = tuple(key for key in ranges if key in OPTIONS)
     return RangeSearch((), trials, {}, options=options, ranges=ranges, **how)
 
 
-def _searched(file: Path, name: str, entry: Mapping[str, Any], over: RangeSearch) -> StudyEntry:
+def _searched(name: str, entry: Mapping[str, Any], over: RangeSearch) -> StudyEntry:
     """An optimizer with its search over ranges, and with the settings at their centers."""
     where, rates, start = f"optimizers.{name}", entry["settings"].get("lr"), {**entry["settings"], "lr": "lr"}
     if "alternatives" in entry:
-        raise UsageError(f"{file}: {where}.alternatives: the study searches ranges; omit them, or search.ranges")
+        raise UsageError(f"{where}.alternatives: the study searches ranges; omit them, or search.ranges")
     if isinstance(rates, dict):
-        raise UsageError(f"{file}: {where}.settings.lr: {rates}; give [LOW, HIGH]")
-    _check_range(file, f"{where}.settings.lr", rates)
+        raise UsageError(f"{where}.settings.lr: {rates}; give [LOW, HIGH]")
+    _check_range(f"{where}.settings.lr", rates)
     search = replace(over, rates=tuple(rates), start=start)
     return StudyEntry(filled(start, search.centers), search=search)
 
 
-def _check_range(file: Path, where: str, value: Any) -> None:
+def _check_range(where: str, value: Any) -> None:
     kind, values = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("", value)
     many = isinstance(values, list) and len(values) > 1
     ends = many and len(values) == 2 and all(isinstance(v, (int, float)) for v in values) and 0 < values[0] < values[1]
     if not {"": ends, "one_minus": ends and values[1] <= 1, "choice": many}.get(kind):
         forms = "[LOW, HIGH] above 0, { one_minus = [LOW, HIGH] } up to 1, or { choice = [A, B, …] }"
-        raise UsageError(f"{file}: {where}: {value}; give a range: {forms}")
+        raise UsageError(f"{where}: {value}; give a range: {forms}")
 
 
 def _names(study: Study, studies: Mapping[str, Study]) -> list[str]:
@@ -294,29 +304,29 @@ def _names(study: Study, studies: Mapping[str, Study]) -> list[str]:
     return list(dict.fromkeys(v.optimizer for v in study.variants)) or _names(studies[study.follows], studies)
 
 
-def _seeds(file: Path, value: Any) -> tuple[int, ...]:
+def _seeds(value: Any) -> tuple[int, ...]:
     if value == "tuning":
         return (TUNING_SEED,)
     seeds = range(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(seeds, (list, range)) or not seeds or not all(isinstance(s, int) and s >= 0 for s in seeds):
-        raise UsageError(f'{file}: seeds: {value!r}; give a number from 1 on, a list of them, or "tuning"')
+        raise UsageError(f'seeds: {value!r}; give a number from 1 on, a list of them, or "tuning"')
     if max(seeds) >= TUNING_SEED:
-        raise UsageError(f"{file}: seeds: {max(seeds)}; those from {TUNING_SEED} on are for trials, give smaller ones")
+        raise UsageError(f"seeds: {max(seeds)}; those from {TUNING_SEED} on are for trials, give smaller ones")
     return tuple(seeds)
 
 
-def _variants(file: Path, entry: Mapping[str, Any]) -> Iterator[StudyVariant]:
+def _variants(entry: Mapping[str, Any]) -> Iterator[StudyVariant]:
     """Every combination of an entry's grid; a key that is no option of a run is a setting."""
-    _check(file, "runs", entry, "optimizer")
-    _check(file, "run", entry.get("run", {}))
+    _check("runs", entry, "optimizer")
+    _check("run", entry.get("run", {}))
     grid = entry.get("grid", {})
     if not all(isinstance(values, list) and values for values in grid.values()):
-        raise UsageError(f"{file}: runs.grid: {grid}; give a list of values for each")
+        raise UsageError(f"runs.grid: {grid}; give a list of values for each")
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
         factor = chosen.pop("lr_factor", entry.get("lr_factor", 1.0))
         if not _positive(factor):
-            raise UsageError(f"{file}: runs: lr_factor = {factor!r}; give a number above 0")
+            raise UsageError(f"runs: lr_factor = {factor!r}; give a number above 0")
         options = {key: chosen.pop(key) for key in list(chosen) if key in OPTIONS}
         change = {**entry.get("change", {}), **chosen}
         yield StudyVariant(entry["optimizer"], change, {**entry.get("run", {}), **options}, factor)
@@ -326,21 +336,21 @@ def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def _check(file: Path, part: str, content: Any, *needed: str, name: str = "") -> None:
+def _check(part: str, content: Any, *needed: str, name: str = "") -> None:
     """Refuse a part of a file that is no table, lacks a key, or has an unknown one or a value of another type."""
     where = ".".join(filter(None, (part, name))) or "top level"
     if not isinstance(content, dict):
-        raise UsageError(f"{file}: {where}: {content!r} is not a table; see docs/studies.md")
+        raise UsageError(f"{where}: {content!r} is not a table; see docs/studies.md")
     for key, value in content.items():
         kinds = KINDS[part].get(key)
         if kinds is None:
-            raise UsageError(f"{file}: {where}: {unknown('key', key, KINDS[part])}")
+            raise UsageError(f"{where}: {unknown('key', key, KINDS[part])}")
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-            raise UsageError(f"{file}: {where}: {key} = {value!r} is not of type {names}")
+            raise UsageError(f"{where}: {key} = {value!r} is not of type {names}")
     for key in needed:
         if not content.get(key):
-            raise UsageError(f"{file}: {where}: no {key}; see docs/studies.md")
+            raise UsageError(f"{where}: no {key}; see docs/studies.md")
 
 
 # Arms
@@ -402,7 +412,7 @@ def _searchers(study: Study, chosen: RunConfig, out: Path) -> dict[str, Arm]:
                 arm.search = replace(entry.search, fixed=fixed)
             for key, tried in arm.search.extremes():
                 at = replace(chosen, **{**options, **tried, "settings": {}})
-                _configured(study, name, study.workload, tried["settings"], at, f"{key}: ")
+                _configured(study, name, study.workload, tried["settings"], at, key)
         own[name] = arm
     return own
 
@@ -437,18 +447,14 @@ def _followers(
 
 def _configured(study: Study, name: str, workload: str, settings: Settings, at: RunConfig, key: str = "") -> RunConfig:
     """The configuration of an optimizer's runs with the settings of the file, those of a key where it is given."""
-    try:
+    with _of(study.file, "workload"):
         problem = get_workload(workload, at.scale)
-    except UsageError as error:
-        raise UsageError(f"{study.file}: workload: {error}") from error
-    try:
+    with _of(study.file, f"{name} on {workload}", key):
         (who,) = competitors(name, flag="optimizers", most=1)
         settings = {**defaults(who.spec), **settings, **who.settings}
         if not _positive(settings["lr"]):
             raise UsageError(f"lr = {settings['lr']!r}; give a number above 0")
         config = configure(problem, who.spec, at, settings)
-    except UsageError as error:
-        raise UsageError(f"{study.file}: {name} on {workload}: {key}{error}") from error
     origin = Origin(kind="study", source=study.name)
     return replace(config, settings=settings, label=who.label, study=study.name, origin=origin)
 
