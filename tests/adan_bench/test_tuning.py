@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.pools import tune
 
 from adan_bench.config import Origin
 from adan_bench.records.store import read_runs
+from adan_bench.studies.comparison import tuned_json
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import tuned_defaults
 from adan_bench.workloads.registry import get_workload
@@ -222,3 +224,9 @@ def test_a_reported_test_score_chooses_no_defaults() -> None:
         best = (max if higher else min)(finals)
         chosen_ones = [trial["settings"] for trial in own if trial["final"] == best]
         assert tuned_defaults()["workloads"][name][optimizer]["settings"] in chosen_ones
+
+
+def test_tuned_settings_have_a_line_for_each_workload_and_optimizer() -> None:
+    text = (resources.files("adan_bench.training") / "tuned.json").read_text(encoding="utf-8")
+    assert text == tuned_json(tuned_defaults())
+    assert text.count("\n") == 4 + sum(2 + len(own) for own in tuned_defaults()["workloads"].values())
