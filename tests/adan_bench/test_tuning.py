@@ -13,7 +13,9 @@ from support.learning import chosen
 from support.pools import tune
 
 from adan_bench.config import Origin
+from adan_bench.errors import UsageError
 from adan_bench.records.store import read_runs
+from adan_bench.studies.arms import make
 from adan_bench.studies.comparison import tuned_json
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import tuned_defaults
@@ -93,6 +95,8 @@ def test_a_comparison_after_a_tuning_without_result(tiny: Path, tmp_path: Path) 
     arms = tune(["tiny"], who, chosen(script=tiny, steps=20), tmp_path, 2)
     assert arms["tiny", "adan"].base.origin == Origin(kind="here", trials=2)
     assert arms["tiny", "sgd:momentum=1e30"].base.origin.kind == "untuned"
+    with pytest.raises(UsageError, match="it already holds runs; add --resume"):
+        make([], chosen(script=tiny), tmp_path)
 
 
 @pytest.mark.usefixtures("inline_pool")
