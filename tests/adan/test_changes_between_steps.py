@@ -1,6 +1,7 @@
 """What a program may do to parameters, states and groups between two steps, and what then must hold."""
 
 import gc
+import math
 import weakref
 
 import pytest
@@ -20,40 +21,49 @@ def step(opt, p, value):
     opt.step()
 
 
-def test_a_model_becomes_channels_last(engine):
-    a, b = (torch.ones(2, 3, 4, 4, requires_grad=True) for _ in range(2))
-    opts = [Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine) for p in (a, b)]
-    for k in range(4):
-        if k == 2:
-            b.data = b.data.to(memory_format=torch.channels_last)
-        for opt, p in zip(opts, (a, b), strict=True):
-            step(opt, p, 1.0 - k)
-    torch.testing.assert_close(a.detach(), b.detach().contiguous())
+def data(change):
+    """Of the second twin: its data is changed, and its gradient is not that of before."""
+
+    def change_data(ours, p, is_second):
+        if is_second:
+            p.data = change(p.data)
+            p.grad = None
+
+    return change_data
 
 
-def test_a_parameter_is_turned_where_it_lies(engine):
-    a, b = (torch.arange(12.0).view(3, 4).requires_grad_() for _ in range(2))
-    opts = [Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine) for p in (a, b)]
-    for k in range(4):
-        if k == 2:
-            b.data = b.data.reshape(-1).as_strided((3, 4), (1, 3)).copy_(b.data.clone())
-            b.grad = None
-        for opt, p in zip(opts, (a, b), strict=True):
-            step(opt, p, 1.0 - k)
-    torch.testing.assert_close(a.detach(), b.detach())
+def turned_where_it_lies(x):
+    return x.reshape(-1).as_strided(x.shape, (1, len(x))).copy_(x.clone())
 
 
-def test_a_state_is_replaced_by_a_view_of_itself(engine):
+def view_of_a_state(opt, p, is_second):
     """At the same address: its identity alone tells."""
-    a, b = (torch.arange(16.0).view(4, 4).requires_grad_() for _ in range(2))
-    opts = [Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine) for p in (a, b)]
+    average = opt.state[p]["exp_avg"].t()
+    opt.state[p]["exp_avg"] = average if is_second else average.contiguous()
+
+
+#: What happens to one of two twins, or to both in two ways that mean the same.
+CHANGES = {
+    "channels_last": data(lambda x: x.to(memory_format=torch.channels_last)),
+    "turned where it lies": data(turned_where_it_lies),
+    "other memory": data(torch.clone),
+    "another type": data(torch.Tensor.double),
+    "gaps": data(lambda x: torch.zeros(2 * x.numel())[::2].view(x.shape).copy_(x)),
+    "a state that is a view of itself": view_of_a_state,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_means_the_same_takes_the_same_steps(engine, name):
+    shape = (2, 3, 4, 4) if name == "channels_last" else (4, 4)
+    twins = [torch.arange(float(math.prod(shape))).view(shape).requires_grad_() for _ in range(2)]
+    opts = [Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine) for p in twins]
     for k in range(4):
-        if k == 2:
-            for opt, p, change in zip(opts, (a, b), (lambda x: x.t().contiguous(), torch.t), strict=True):
-                opt.state[p]["exp_avg"] = change(opt.state[p]["exp_avg"])
-        for opt, p in zip(opts, (a, b), strict=True):
+        for i, (opt, p) in enumerate(zip(opts, twins, strict=True)):
+            if k == 2:
+                CHANGES[name](opt, p, i == 1)
             step(opt, p, 1.0 - k)
-    torch.testing.assert_close(a.detach(), b.detach())
+    torch.testing.assert_close(*(p.detach().float().contiguous() for p in twins), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("in_c", [True, False])
@@ -75,19 +85,6 @@ def test_parameters_and_states_change_places(engine, in_c, monkeypatch):
                 p.grad = torch.full_like(p, float(k + 10 * i))
             opt.step()
     torch.testing.assert_close(a, b)
-
-
-def test_a_parameter_gets_other_memory_another_type_or_gaps(engine):
-    for change in (torch.clone, torch.Tensor.double, lambda x: torch.zeros(24)[::2].copy_(x)):
-        a, b = (torch.ones(12, requires_grad=True) for _ in range(2))
-        opts = [Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95), **engine) for p in (a, b)]
-        for k in range(4):
-            if k == 2:
-                b.data = change(b.data)
-                b.grad = None
-            for opt, p in zip(opts, (a, b), strict=True):
-                step(opt, p, 1.0 - k)
-        torch.testing.assert_close(a.detach(), b.detach().float(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_is_converted_by_swapping_its_parameters(engine, monkeypatch):

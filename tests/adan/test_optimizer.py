@@ -101,11 +101,23 @@ def test_the_clip_norm_is_taken_over_all_types_in_fp32(engine):
     torch.testing.assert_close(opt.state[b]["prev_grad"], b.grad / (norm + 1e-6), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("engine", [{"foreach": None}, {"foreach": False, "fused": False}])
-def test_autograd_goes_through_a_differentiable_step(engine):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight_decay": 0.3, "max_grad_norm": 1.0},
+        {"weight_decay": 0.3, "foreach": False, "fused": False},
+        {"weight_decay": 0.3, "no_prox": True},
+        {"no_prox": True, "max_grad_norm": 0.5},
+        {"weight_decay": 0.3, "no_prox": True, "bias_correction": False},
+    ],
+    ids=str,
+)
+def test_autograd_goes_through_a_differentiable_step(options):
+    """To the start and the learning rate: learning it with `no_prox=True` once raised an error in backward."""
+
     def trained(lr, start):
         p = start.clone()  # no leaf: a step may write to it
-        opt = Adan([p], lr=lr, betas=BETAS, weight_decay=0.1, max_grad_norm=1.0, differentiable=True, **engine)
+        opt = Adan([p], lr=lr, betas=BETAS, differentiable=True, **options)
         for k in range(3):
             p.grad = (p * (k + 1)).sin() + start
             opt.step()

@@ -1,4 +1,4 @@
-"""States in few bits and in the coupled form, spread over processes; run by `distributed/test_formats.py`."""
+"""States in few bits and in the coupled form, spread over processes; run by `distributed/test_several_processes.py`."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The older FullyShardedDataParallel, whose parameters are plain tensors; run by `distributed/test_fsdp1.py`."""
+"""The older FullyShardedDataParallel, whose parameters are plain tensors; run by `distributed/test_several_processes.py`."""
 
 import warnings
 from functools import partial

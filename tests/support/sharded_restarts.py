@@ -1,4 +1,4 @@
-"""Restarts of a model that is spread over processes; run by `distributed/test_restart.py`."""
+"""Restarts of a model that is spread over processes; run by `distributed/test_several_processes.py`."""
 
 from functools import partial
 
