@@ -79,6 +79,7 @@ def cut_restart_state(saved):
 
 
 RESTART = {"restart": Restart(every=3)}
+COUPLED = {"betas": (0.9, 0.9, 0.95)}
 KAHAN = {"kahan_sum": True, "dtype": torch.bfloat16}
 SHAPE = (70, 70)
 LAYOUT = torch.tensor([SHAPE, (70, 1)])
@@ -122,6 +123,7 @@ BAD = {
     "another group": (lambda saved: saved["param_groups"].append({"params": [9]}), "groups of", {}),
     "a parameter less": (lambda saved: saved["param_groups"][0]["params"].pop(), "same groups", {}),
     "a negative rate": (set_group(lr=-1.0), "lr must be finite", {}),
+    "betas apart for one average": (set_group(betas=(0.9, 0.8, 0.95)), r"coupled=0\.9 needs equal", COUPLED),
     "nothing": (dict.clear, "not an optimizer's state dict", {}),
     "SGD's": (of(torch.optim.SGD), "betas|Adan", {}),
     "SGD's with momentum": (of(torch.optim.SGD, momentum=0.9), "betas|Adan", {}),

@@ -216,20 +216,12 @@ def test_a_parameter_with_a_coupled_state_moves_to_a_new_group(engine):
     assert torch.equal(a, b)
     opt.param_groups[1]["betas"] = (0.8, 0.8, 0.99)
     before = [p.detach().clone() for p in (a, b)]
-    with pytest.raises(RuntimeError, match=r"parameter 0 of group 1, .* its state has the coupled form.*coupled=False"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"parameter 0 of group 1, .* its state has the coupled form.*betas=\(0\.8, 0\.8, 0\.99\).*coupled=False",
+    ):
         opt.step()
     assert all(map(torch.equal, (a, b), before))
-
-
-def test_errors_in_a_step_name_the_parameter():
-    model = torch.nn.Linear(2, 2)
-    opt = Adan(model.named_parameters(), betas=(0.9, 0.9, 0.99))
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    opt.step()
-    opt.param_groups[0]["betas"] = (0.8, 0.9, 0.99)
-    with pytest.raises(RuntimeError, match=r"parameter 'weight' of shape \(2, 2\): its state"):
-        opt.step()
 
 
 def test_skip_nonfinite_of_a_group_that_is_set_later(engine):

@@ -34,21 +34,6 @@ def test_coded_states_are_the_same_bits(form, dtype, options, threads):
 
 
 @without_library
-@pytest.mark.parametrize("how", ["found_inf", "skip_nonfinite"])
-@pytest.mark.parametrize("form", FORMS)
-def test_a_skipped_step_leaves_coded_states_as_they_were(form, how):
-    params = problem(torch.bfloat16, [5000, 7])
-    opt = train(params, fused=True, skip_nonfinite=how == "skip_nonfinite", **FORMS[form])
-    before = [x.detach().clone() for x in params + states(opt)]
-    if how == "found_inf":
-        opt.found_inf = torch.ones(())
-    else:
-        params[1].grad[3] = float("inf")
-    opt.step()
-    assert_same_bits(params + states(opt), before)
-
-
-@without_library
 @pytest.mark.parametrize("state_format", ["8bit", "4bit"])
 def test_what_is_not_finite_stays_in_its_block_and_leaves_with_its_gradient(state_format):
     results = []

@@ -203,11 +203,14 @@ def test_resize_state_takes_the_rows_of_every_state(options):
     assert steps_on(opt, new)
 
 
-def test_resize_state_by_bytes():
-    """They were taken for a mask, as PyTorch takes a uint8 index: the rows were wrong, and nothing said so."""
+def test_resize_state_by_bytes_which_takes_along_what_wrappers_keep():
+    """Bytes were taken for a mask, as PyTorch takes a uint8 index: the rows were wrong, and nothing said so."""
     p, opt = points()
+    opt.state[p]["slow_buffer"] = p.detach() + 1
     rows = p[[1, 1, 0]]
-    assert torch.equal(adan.resize_state(opt, p, torch.tensor([1, 1, 0], dtype=torch.uint8)), rows)
+    new = adan.resize_state(opt, p, torch.tensor([1, 1, 0], dtype=torch.uint8))
+    assert torch.equal(new, rows)
+    assert torch.equal(opt.state[new]["slow_buffer"], rows + 1)
 
 
 def test_resize_state_with_values_and_without_a_state():
@@ -216,13 +219,6 @@ def test_resize_state_with_values_and_without_a_state():
     new = adan.resize_state(opt, p, torch.tensor([1, -1, -1]), torch.full((3, 2), 5.0))
     assert torch.equal(new, torch.full((3, 2), 5.0))
     assert steps_on(opt, new)
-
-
-def test_resize_state_takes_along_what_wrappers_keep():
-    p, opt = points()
-    opt.state[p]["slow_buffer"] = p.detach().clone()
-    new = adan.resize_state(opt, p, torch.tensor([4, 5]))
-    assert torch.equal(opt.state[new]["slow_buffer"], p[4:])
 
 
 @pytest.mark.parametrize(

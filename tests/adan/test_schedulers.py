@@ -66,19 +66,6 @@ def test_torch_s_own_cycles_that_start_where_b1_is_b2(engine, schedule):
     assert_exact(opt, params, oracle, 12, torch.float32, lambda k: None, lambda k: scheduler.step())
 
 
-def test_equal_betas_with_a_schedule_name_the_remedy():
-    opt, params, oracle = problem({}, betas=(0.8, 0.8, 0.95))
-    one_cycle(opt)
-    opt.param_groups[0]["betas"] = (0.7, 0.8, 0.95)
-    for p in params:
-        p.grad = torch.ones_like(p)
-    with pytest.raises(RuntimeError, match=r"coupled form.*betas=\(0\.7, 0\.8, 0\.95\).*coupled=False"):
-        opt.step()
-    opt, params, oracle = problem({}, betas=(0.8, 0.8, 0.95), coupled=False)
-    scheduler = one_cycle(opt)
-    assert_exact(opt, params, oracle, 12, torch.float64, lambda k: None, lambda k: scheduler.step())
-
-
 def test_equal_betas_that_change_together_are_exact_or_refused(engine):
     """One average for two holds for one b2: a user who lowered both betas got another algorithm, silently."""
     opt, params, oracle = problem(engine, betas=(0.9, 0.9, 0.95))
@@ -91,17 +78,6 @@ def test_equal_betas_that_change_together_are_exact_or_refused(engine):
     except RuntimeError as error:
         assert "betas" in str(error)  # noqa: PT017
         assert all(opt.state[p]["step"] == 4 for p in params)
-
-
-def test_states_stay_apart_where_b1_is_b2_for_a_step():
-    """What was kept as two averages is not merged for a step: nothing could part them again."""
-    p = torch.ones(3, requires_grad=True)
-    opt = Adan([p], lr=0.1, betas=(0.9, 0.8, 0.95))
-    for b1 in (0.9, 0.8):
-        opt.param_groups[0]["betas"] = (b1, 0.8, 0.95)
-        p.grad = torch.ones(3)
-        opt.step()
-    assert "exp_avg_diff" in opt.state[p]
 
 
 @pytest.mark.parametrize("schedule", [OneCycleLR, CyclicLR])

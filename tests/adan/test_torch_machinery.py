@@ -128,17 +128,6 @@ def assert_equal(params, others, opt=None, other=None):
         assert all(same_bits(x, other.state[q][name]) for name, x in opt.state[p].items())
 
 
-@every_input
-@pytest.mark.parametrize("flag", ["foreach", FUSED])
-def test_every_implementation_takes_the_steps_of_the_loop(row, flag):
-    params, twins = parameters(), parameters()
-    steps(INFO.optim_cls(params, **row.kwargs, **{flag: True}), params)
-    steps(INFO.optim_cls(twins, **row.kwargs, foreach=False, fused=False), twins)
-    for p, q in zip(params, twins, strict=True):
-        close = torch.isclose(p, q, rtol=1e-4, atol=1e-5)
-        assert close.double().mean() >= (0.995 if "state_format" in row.kwargs else 1.0)
-
-
 #: What rounds has no derivative, and is refused.
 DIFFERENTIABLE = [row for row in inputs(DEVICE) if "state_format" not in row.kwargs]
 

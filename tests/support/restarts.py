@@ -16,6 +16,7 @@ def run(params, opt, steps, first=0):
     for k in range(first, first + steps):
         for i, p in enumerate(params):
             wide = torch.complex64 if p.is_complex() else torch.float32
-            noise = torch.randn(p.shape, generator=torch.Generator().manual_seed(100 * k + i), dtype=wide)
+            generator = torch.Generator("cpu").manual_seed(100 * k + i)
+            noise = torch.randn(p.shape, generator=generator, dtype=wide, device="cpu")
             p.grad = p.detach() + noise.to(p)
         opt.step()

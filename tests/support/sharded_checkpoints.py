@@ -1,4 +1,4 @@
-"""Checkpoints that one number of processes writes and another reads; run by `distributed/test_checkpoint.py`."""
+"""Checkpoints that one number of processes writes and another reads; run by `test_checkpoint.py`."""
 
 from functools import partial
 
@@ -32,6 +32,18 @@ def contents(run, flat=False):
     return {"model": get_model_state_dict(run.net), "optimizer": states}
 
 
+def save(run, path, flat=False):
+    dcp.save(contents(run, flat), checkpoint_id=path)
+
+
+def load(run, path, flat=False):
+    saved = contents(run, flat)
+    dcp.load(saved, checkpoint_id=path)
+    set_model_state_dict(run.net, saved["model"])
+    shape = StateDictOptions(flatten_optimizer_state_dict=flat)
+    set_optimizer_state_dict(run.net, run.opt, saved["optimizer"], options=shape)
+
+
 def new_run(strategy, **options):
     return Single(**options) if strategy == "single" else Sharded(strategy, **options)
 
@@ -58,16 +70,12 @@ def goes_on(strategy, name, folder, start):
         strategy = "fsdp"  # a checkpoint of plain tensors holds codes, one of DTensors numbers
     run = new_run(strategy, seed=1 if start else 0, **options)
     if start:
-        saved = contents(run, FLAT[name])
-        dcp.load(saved, checkpoint_id=f"{folder}/{name}-{start}")
-        set_model_state_dict(run.net, saved["model"])
-        shape = StateDictOptions(flatten_optimizer_state_dict=FLAT[name])
-        set_optimizer_state_dict(run.net, run.opt, saved["optimizer"], options=shape)
+        load(run, f"{folder}/{name}-{start}", FLAT[name])
         assert all(state["step"] == start for state in run.opt.state.values())
     for i in range(start, start + STEPS):
         run.step(i)
     assert_as_uninterrupted(run, start + STEPS, options)
-    dcp.save(contents(run, FLAT[name]), checkpoint_id=f"{folder}/{name}-{start + STEPS}")
+    save(run, f"{folder}/{name}-{start + STEPS}", FLAT[name])
 
 
 def goes_on_from_a_whole_state_dict(name):

@@ -1,4 +1,4 @@
-"""What else must hold of parameters that are spread over processes; run by `distributed/test_several_processes.py`."""
+"""What else must hold of parameters that are spread over processes; run by `test_several_processes.py`."""
 
 import copy
 import io

@@ -1,11 +1,9 @@
-"""States in few bits and in the coupled form, spread over processes; run by `distributed/test_several_processes.py`."""
+"""States in few bits and in the coupled form, spread over processes; run by `test_several_processes.py`."""
 
 from functools import partial
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
 
 import adan
 from adan.lowbit import FORMATS
@@ -21,7 +19,7 @@ from support.sharded import (
     own_params,
     trains_as_one_process,
 )
-from support.sharded_checkpoints import contents
+from support.sharded_checkpoints import load, save
 
 DTYPES = {"8bit": torch.uint8, "4bit": torch.uint8, "bf16": torch.bfloat16}
 #: How far a run that draws other random bits may end from another, as a part of the way that both have gone.
@@ -63,11 +61,8 @@ def goes_on_where_it_was(state_format, folder):
     run, other = Sharded("fsdp", **options), Sharded("fsdp", seed=1, **options)
     for i in range(4):
         run.step(i)
-    dcp.save(contents(run), checkpoint_id=f"{folder}/{state_format}")
-    saved = contents(other)
-    dcp.load(saved, checkpoint_id=f"{folder}/{state_format}")
-    set_model_state_dict(other.net, saved["model"])
-    set_optimizer_state_dict(other.net, other.opt, saved["optimizer"])
+    save(run, f"{folder}/{state_format}")
+    load(other, f"{folder}/{state_format}")
     for i in range(4, 8):
         run.step(i)
         other.step(i)
@@ -77,10 +72,8 @@ def goes_on_where_it_was(state_format, folder):
 def goes_from_one_format_to_another(before, after, folder):
     run, other = (Sharded("fsdp", width=WIDE, state_format=form) for form in (before, after))
     run.step(0)
-    dcp.save(contents(run), checkpoint_id=f"{folder}/{before}-{after}")
-    saved = contents(other)
-    dcp.load(saved, checkpoint_id=f"{folder}/{before}-{after}")
-    set_optimizer_state_dict(other.net, other.opt, saved["optimizer"])
+    save(run, f"{folder}/{before}-{after}")
+    load(other, f"{folder}/{before}-{after}")
     numbers = [[adan.states.plain(run.adan.state[p])["exp_avg"] for p in own_params(run)] for run in (run, other)]
     for x, y in zip(*numbers, strict=True):
         assert (x - y).abs().max() <= 0.05 * x.abs().max()

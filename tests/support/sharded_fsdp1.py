@@ -1,4 +1,4 @@
-"""The older FullyShardedDataParallel, whose parameters are plain tensors; run by `distributed/test_several_processes.py`."""
+"""The older FullyShardedDataParallel: its parameters are plain tensors. Run by `test_several_processes.py`."""
 
 import warnings
 from functools import partial

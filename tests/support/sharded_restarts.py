@@ -1,16 +1,14 @@
-"""Restarts of a model that is spread over processes; run by `distributed/test_several_processes.py`."""
+"""Restarts of a model that is spread over processes; run by `test_several_processes.py`."""
 
 from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
 
 from adan import Adan, Restart
 from support.sharded import ENGINES, Sharded, Single, assert_replicas_are_identical, assert_same
-from support.sharded_checkpoints import contents
+from support.sharded_checkpoints import load, save
 
 STEPS = 25
 
@@ -67,12 +65,9 @@ def goes_on_in_the_middle_of_a_cycle(folder, stop):
         sharded.step(i)
         single.step(i)
     assert single.opt.restart_progress.k > 0
-    dcp.save(contents(sharded), checkpoint_id=folder)
+    save(sharded, folder)
     new = Sharded("fsdp", seed=1, **options)
-    saved = contents(new)
-    dcp.load(saved, checkpoint_id=folder)
-    set_model_state_dict(new.net, saved["model"])
-    set_optimizer_state_dict(new.net, new.opt, saved["optimizer"])
+    load(new, folder)
     assert_same_cycle(new, single)
     for i in range(stop, STEPS):
         new.step(i)
