@@ -96,6 +96,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files of studies, of which one follows another and one repeats another."""
+    from support.study_files import STUDIES
+
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no machine fails here, and a shared disk is slow
+    for name, text in STUDIES.items():
+        (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
 def config(tiny: Path) -> Callable[..., Any]:
     """Configurations of the tiny workload."""
     from dataclasses import replace
@@ -146,7 +157,7 @@ def inline_pool() -> Iterator[None]:
 
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that need not import torch; `test_compare_resumes` and others have those that users have."""
+    """Workers that need not import torch; `test_killed_in_the_middle_of_its_search` has those that users have."""
     import subprocess
     from types import SimpleNamespace
 

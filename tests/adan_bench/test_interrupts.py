@@ -57,38 +57,6 @@ def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
     assert "2 of 3 did not finish" in out
 
 
-@pytest.mark.usefixtures("inline_pool")
-def test_compare_resumes(tiny: Path, tmp_path: Path, bench: Any) -> None:
-    """A comparison that was killed, workers and all, goes on where it was, and finished runs are not repeated."""
-    out = tmp_path / "a"
-    arguments = [
-        "compare",
-        "tiny",
-        "--script",
-        str(tiny),
-        "--optimizers",
-        "adan,adam",
-        "--seeds",
-        "2",
-        "--out",
-        str(out),
-    ]
-    arguments += ["--steps", "400", "--threads", "1"]
-    process = Program([sys.executable, "-m", "adan_bench.cli", *arguments])
-    while not list(out.rglob("result.json")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
-    assert len(before) < 4
-    assert bench(*arguments)[0] == 2  # not without --resume
-    bench.ran(*arguments, "--resume")
-    assert [r.status for r in read_runs(out)[0]] == ["finished"] * 4
-    for path, written in before.items():
-        assert path.stat().st_mtime_ns == written
-
-
 def test_ctrl_c_pauses_a_comparison(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a terminal, to the command and its workers: checkpoints, exit code 130, and the command that continues."""
     monkeypatch.chdir(tmp_path)
@@ -146,7 +114,7 @@ def test_ctrl_c_costs_no_step(bench: Any, tiny: Path, tmp_path: Path, press: Any
     assert (code, err.splitlines()[-1].endswith(f"--out {out} --resume")) == (130, True)
     (begun,) = runs()
     assert 0 < RunStore(begun.path).resume_step < 600
-    bench.ran(*options, out, "--resume")
+    assert bench(*options, out, "--resume")[0] == 0
     bench.ran(*options, tmp_path / "b")
     for record in runs():
         there = read_run(tmp_path / "b" / record.path.relative_to(out))
