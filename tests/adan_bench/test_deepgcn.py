@@ -15,8 +15,6 @@ from adan_bench.data import graphs
 from adan_bench.data.files import PROTEINS, SPLITS
 from adan_bench.errors import UsageError
 from adan_bench.task import Context
-from adan_bench.workloads.parts.deepgcn import DeepGCN
-from adan_bench.workloads.registry import get_workload
 
 
 def write_ogb(data: Path, graph: graphs.Graph) -> None:
@@ -107,15 +105,3 @@ def test_parts_are_the_graph_inside() -> None:
     again = batches(5)
     assert all(torch.equal(batches(5)[key], again[key]) for key in again)
     assert not torch.equal(batches(1)["x"], again["x"])  # the next epoch is cut otherwise
-
-
-def test_published_size() -> None:
-    """24 layers: an MLP of 64·128 + 128·64 weights, two norms, a temperature, an encoder of edges; one of species."""
-    graph = graphs.planted(40, 6, 112)
-    model = DeepGCN(graph, 24, 64)
-    assert (
-        sum(p.numel() for p in model.parameters())
-        == 24 * (2 * 64 * 128 + 2 * (128 + 64) + 1 + 65 * 64) + 9 * 8 + 17 * 64 + 9 * 64 + 65 * 112
-    )
-    steps = get_workload("deepgcn", "paper").steps
-    assert steps == 10_000

@@ -8,67 +8,24 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import chosen, sizes
+from support.learning import sizes, trainer
 
 from adan_bench.data.augment import StochasticDepth
 from adan_bench.data.batching import epoch_order
 from adan_bench.data.images import image_data
 from adan_bench.data.settings import SETTING_I, SETTING_II, Setting
-from adan_bench.training.configure import configure
-from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.schedules import schedule
-from adan_bench.training.trainer import Trainer
 from adan_bench.workloads.images import MODELS
 from adan_bench.workloads.parts.networks import BUILDERS
 from adan_bench.workloads.registry import get_workload
 
-# Millions of parameters for 1,000 classes, as published by the models' authors and by timm.
-PUBLISHED = {
-    "resnet18": 11.69,
-    "resnet50": 25.56,
-    "resnet101": 44.55,
-    "convnext-t": 28.59,
-    "convnext-s": 50.22,
-    "vit-s": 22.05,
-    "vit-s-setting-i": 22.05,
-    "vit-b": 86.57,
-    "swin-t": 28.29,
-    "swin-s": 49.61,
-    "swin-b": 87.77,
-}
-
-
-def images(size: int) -> Any:
-    return SimpleNamespace(size=size, channels=3, classes=1000)
-
-
-def network(name: str, data: Any, scale: str) -> Any:
-    return BUILDERS[MODELS[name].family](MODELS[name].setting, sizes(name, scale), data)
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_published_size(name: str) -> None:
-    with torch.device("meta"):
-        model = network(name, images(224), "paper")
-    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(PUBLISHED[name], abs=0.01)
-
-
-def test_the_published_size_on_cifar() -> None:
-    """AdaBelief's ResNet-34 for CIFAR-10 has 21,282,122 parameters."""
-    with torch.device("meta"):
-        model = network("cifar-resnet34", SimpleNamespace(size=32, channels=3, classes=10), "paper")
-    assert sum(p.numel() for p in model.parameters()) == 21_282_122
-
 
 @pytest.mark.parametrize("name", ["resnet50", "convnext-t", "vit-s", "swin-t"])
 def test_small_images_fit_the_models_at_full_width(name: str) -> None:
-    model = network(name, images(32), "small").eval()
+    data: Any = SimpleNamespace(size=32, channels=3, classes=1000)
+    model = BUILDERS[MODELS[name].family](MODELS[name].setting, sizes(name, "small"), data).eval()
     with torch.no_grad():
         assert model(torch.zeros(1, 3, 32, 32)).logits.shape == (1, 1000)
-
-
-def trainer(name: str, optimizer: str, **options: Any) -> Trainer:
-    return Trainer(configure(get_workload(name), get_optimizer(optimizer), chosen(**options)))
 
 
 def test_stochastic_depth_grows_to_the_setting_s() -> None:

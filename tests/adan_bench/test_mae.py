@@ -4,55 +4,33 @@ from __future__ import annotations
 
 from math import cos, sin
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from support.learning import chosen, prepared
+from support.learning import prepared, settings, trainer
 
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore
-from adan_bench.training.configure import configure
-from adan_bench.training.optimizers import get_optimizer
-from adan_bench.training.trainer import Trainer, run
-from adan_bench.workloads.parts.mae import Classifier, mae_config, waves
-from adan_bench.workloads.parts.networks import vit_config
-from adan_bench.workloads.registry import get_workload
-
-
-def config(name: str, **options: Any) -> Any:
-    return configure(get_workload(name), get_optimizer("adan"), chosen(**options))
-
-
-@pytest.mark.parametrize(("name", "pretrained", "finetuned"), [("vit-b", 111.9, 86.6), ("vit-l", 329.5, 304.3)])
-def test_the_published_size(name: str, pretrained: float, finetuned: float) -> None:
-    import transformers
-
-    sizes = get_workload(f"mae-pretrain-{name}").scales["paper"].sizes
-    data: Any = SimpleNamespace(size=224, channels=3, classes=1000)
-    with torch.device("meta"):
-        first = transformers.ViTMAEForPreTraining(mae_config(sizes, data))
-        second = Classifier(vit_config(sizes, data))
-    assert sum(p.numel() for p in first.parameters()) / 1e6 == pytest.approx(pretrained, abs=0.1)
-    assert sum(p.numel() for p in second.parameters()) / 1e6 == pytest.approx(finetuned, abs=0.1)
+from adan_bench.training.trainer import run
+from adan_bench.workloads.parts.mae import waves
 
 
 def test_masks_depend_on_the_position_and_evaluation_on_nothing() -> None:
-    trainer = Trainer(config("mae-pretrain-vit-b"))
-    one, two = (prepared(trainer.task, 3, "cpu") for _ in range(2))
+    found = trainer("mae-pretrain-vit-b")
+    one, two = (prepared(found.task, 3, "cpu") for _ in range(2))
     assert torch.equal(one[1], two[1])
-    assert not torch.equal(one[1], prepared(trainer.task, 4, "cpu")[1])
+    assert not torch.equal(one[1], prepared(found.task, 4, "cpu")[1])
     before = torch.get_rng_state()
-    assert trainer.evaluate() == trainer.evaluate()
+    assert found.evaluate() == found.evaluate()
     assert torch.equal(before, torch.get_rng_state())
-    mask = trainer.model(*one[:1], noise=one[1]).mask
+    mask = found.model(*one[:1], noise=one[1]).mask
     assert mask.mean().item() == 0.75
 
 
 def test_places_differ_at_the_start() -> None:
     """Were the embeddings of position left at 0, the best prediction would be the same everywhere."""
-    model: Any = Trainer(config("mae-pretrain-vit-b")).model
+    model: Any = trainer("mae-pretrain-vit-b").model
     for table in (model.vit.embeddings.position_embeddings, model.decoder.decoder_pos_embed):
         assert not table.requires_grad
         assert torch.count_nonzero(table[0, 0]) == 0
@@ -66,29 +44,29 @@ def test_places_differ_at_the_start() -> None:
 
 
 def test_fine_tuning_begins_where_pre_training_ended(tmp_path: Path) -> None:
-    run(config("mae-pretrain-vit-b", steps=3, keep_weights=True), RunStore(tmp_path / "b"))
+    run(settings("mae-pretrain-vit-b", steps=3, keep_weights=True), RunStore(tmp_path / "b"))
     weights = torch.load(tmp_path / "b" / "weights.pt", weights_only=True)
-    trainer = Trainer(config("mae-finetune-vit-b", init=tmp_path / "b"))
-    assert trainer.workload.after == "mae-pretrain-vit-b"
-    assert trainer.task.note.endswith("from pre-trained weights")
-    state = trainer.model.state_dict()
+    found = trainer("mae-finetune-vit-b", init=tmp_path / "b")
+    assert found.workload.after == "mae-pretrain-vit-b"
+    assert found.task.note.endswith("from pre-trained weights")
+    state = found.model.state_dict()
     shared = [name for name in state if name.startswith("vit.")]
     assert len(shared) > 30
     assert all(torch.equal(state[name], weights[name]) for name in shared)
-    assert Trainer(config("mae-finetune-vit-b")).task.note.endswith("from random weights")
+    assert trainer("mae-finetune-vit-b").task.note.endswith("from random weights")
     with pytest.raises(UsageError, match=r"its weights are not those of this encoder \(.*; name a run of the pre-tr"):
-        Trainer(config("mae-finetune-vit-l", init=tmp_path / "b"))
+        trainer("mae-finetune-vit-l", init=tmp_path / "b")
 
 
 def test_learning_rates_fall_towards_the_input() -> None:
-    trainer = Trainer(config("mae-finetune-vit-b"))
-    rates = {id(p): group["lr"] for group in trainer.optimizer.param_groups for p in group["params"]}
-    assert len(rates) == len(list(trainer.model.parameters()))
-    lr = trainer.config.settings["lr"]
-    assert trainer.optimizer.param_groups[0]["lr"] == lr
-    model: Any = trainer.model
+    found = trainer("mae-finetune-vit-b")
+    rates = {id(p): group["lr"] for group in found.optimizer.param_groups for p in group["params"]}
+    assert len(rates) == len(list(found.model.parameters()))
+    lr = found.config.settings["lr"]
+    assert found.optimizer.param_groups[0]["lr"] == lr
+    model: Any = found.model
     assert rates[id(model.head.weight)] == rates[id(model.norm.weight)] == lr
     assert rates[id(model.vit.embeddings.cls_token)] == pytest.approx(lr * 0.65**3)  # two blocks, then the head
-    found = sorted({round(rate / lr, 6) for rate in rates.values()})
-    assert found == pytest.approx([0.65**3, 0.65**2, 0.65, 1.0], abs=1e-6)
-    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0, 0.02}
+    shares = sorted({round(rate / lr, 6) for rate in rates.values()})
+    assert shares == pytest.approx([0.65**3, 0.65**2, 0.65, 1.0], abs=1e-6)
+    assert {group["weight_decay"] for group in found.optimizer.param_groups} == {0.0, 0.02}
