@@ -17,9 +17,12 @@ import pytest
 from adan_bench.cli.common import Invocation
 from adan_bench.config import RunConfig, option
 from adan_bench.records.store import read_run, read_runs
+from adan_bench.reports.theory import STUDIES
 from adan_bench.training.configure import threads
 from adan_bench.training.optimizers import SPECS
 from adan_bench.workloads.registry import get_workload
+
+TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,25 @@ from adan_bench.workloads.registry import get_workload
         (["compare", "digits-vit", "--resume"], ["--resume", "with --out"]),
         (["theory", "--json", "constants", "digits-vit"], ["--json", "before constants"]),
         (["run", "digits-vit", "--schedule", "constant", "--floor", "0.1"], ["--floor 0.1", "--schedule constant"]),
+        (["memory", "GPT-2-2B"], ["no model 'GPT-2-2B'; did you mean GPT-2-1B"]),
+        (["memory", "0"], ["whole and at least 1, got 0"]),
+        (["memory", "7B", "--gpus", "0"], ["--gpus 0"]),
+        (["memory", "7B", "--weights", "fp16"], ["'fp32', 'bf16'"]),
+        (["memory", "vit-s", "--scale", "huge"], ["vit-s has no scale 'huge'"]),
+        (["speed", "ViT-X"], ["no model 'ViT-X'; did you mean ViT-", "There are: ResNet-50"]),
+        (["speed", "ViT-B", "--scale", "huge"], ["--scale huge: no such scale"]),
+        (["study", "vit-26"], ["vit-26"]),
+        (["study", "nothing.toml"], ["nothing.toml"]),
+        (["theory", "--only", "nope"], [*STUDIES]),
+        (["compare", "digits-vit", "--ranks", "3"], ["--batch-size 64: not a multiple of 3"]),
+        (["compare", "deepgcn", "--ranks", "2"], ["--ranks 2: a step trains on one graph", "deepgcn", "--jobs"]),
+        (["tune", "ppo-hopper", "--ranks", "2"], ["simulators of one process", "ppo-hopper", "--jobs"]),
+        (["run", "digits-vit", "--parallel", "ddp"], [f"{TORCHRUN} run digits-vit --parallel ddp"]),
+        (["compare", "digits-vit", "--parallel", "fsdp"], ["--parallel fsdp with one rank: add --ranks N"]),
+        (["compare", "digits-vit", "--cluster", "ray", "--ranks", "2", "--jobs", "2"], ["leave out --jobs"]),
+        (["compare", "digits-vit", "--cluster", "slurm"], ["--cluster slurm", "ray:10.0.0.1:6379"]),
+        (["compare", "digits-vit", "--cluster", "ray://host:10001"], ["ray://host:10001", "ray:10.0.0.1:6379"]),
+        (["compare", "digits-vit", "--cluster", "ray", "--device", "cuda:1"], ["cuda:1", "cpu or cuda"]),
     ],
     ids=" ".join,
 )
@@ -92,6 +114,7 @@ def test_what_does_not_exist(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANK", raising=False)
     (tmp_path / "something.txt").touch()
     err = bench.refused(*arguments)
     for name in names:
@@ -137,12 +160,6 @@ def test_a_run_does_not_join_a_study(bench: Any, tmp_path: Path, resume: list[st
     err = bench.refused("run", "digits-vit", "--steps", "2", "--out", tmp_path, *resume)
     assert f"--out {tmp_path}: it already holds other runs, for example {seed}; name" in err
     assert [path.name for path in tmp_path.iterdir()] == ["digits-vit"]
-
-
-def test_list_as_json(bench: Any) -> None:
-    out = bench.ran("list", "optimizers", "--json")
-    assert [row["name"] for row in json.loads(out)] == list(SPECS)
-    bench.ran("list", "tables")
 
 
 @pytest.mark.parametrize("kind", ["workloads", "optimizers", "tables"])
@@ -321,9 +338,10 @@ def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
         ("import os\ndef f(:\n    pass\n", ["SyntaxError: invalid syntax", "line 2: def f(:"]),
         ("import os\nimport no_such_package\n", ["No module named 'no_such_package'", "line 2, in <module>: import"]),
         ("def f():\n    return 1 / 0\n\nf()\n", ["ZeroDivisionError: division by zero", "line 2, in f: return 1 / 0"]),
+        ("x = 1\n", ["registers no workload"]),
         ("import sys\nsys.exit('usage: mine.py DATA')\n", ["SystemExit: usage: mine.py DATA", "line 2"]),
     ],
-    ids=["syntax", "import", "error", "exit"],
+    ids=["syntax", "import", "error", "nothing", "exit"],
 )
 def test_a_script_that_cannot_be_imported(bench: Any, tmp_path: Path, text: str, words: list[str]) -> None:
     script = tmp_path / "mine.py"

@@ -99,7 +99,7 @@ def test_a_lost_node_costs_no_run(nodes: Any, bench: Any, tiny: Path, tmp_path: 
     command = ["compare", "gated", "--script", script, "--optimizers", "adan", "--seeds", "3", "--out", out, *flags]
     command += ["--cluster", options.cluster, "--resume"]
     written = [(path / "result.json").stat().st_mtime_ns for path in paths[:2]]
-    bench.ran(*command)
+    assert bench(*command)[0] == 0
     assert [read_run(path).status for path in paths] == ["finished"] * 3
     assert [(path / "result.json").stat().st_mtime_ns for path in paths[:2]] == written
 
@@ -174,19 +174,11 @@ def test_what_a_node_gets_and_sends(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "1" / "worker.log").exists()
 
 
-@pytest.mark.parametrize(
-    ("cluster", "more", "names"),
-    [
-        ("slurm", [], ["--cluster slurm", "ray:10.0.0.1:6379"]),
-        ("ray://host:10001", [], ["ray://host:10001", "ray:10.0.0.1:6379"]),
-        ("ray", ["--device", "cuda:1"], ["cuda:1", "cpu or cuda"]),
-        ("ray:127.0.0.1:1", [], ["ray:127.0.0.1:1", "ray start --head"]),
-    ],
-)
-def test_no_such_cluster(bench: Any, tmp_path: Path, cluster: str, more: list[str], names: list[str]) -> None:
+def test_a_cluster_that_does_not_answer(bench: Any, tmp_path: Path) -> None:
     out = tmp_path / "a"
-    err = bench.refused("compare", "digits-vit", "--cluster", cluster, "--out", out, *more)
-    assert all(name in err for name in names), err
+    err = bench.refused("compare", "digits-vit", "--cluster", "ray:127.0.0.1:1", "--out", out)
+    assert "ray:127.0.0.1:1" in err
+    assert "ray start --head" in err
     assert not out.exists()
 
 

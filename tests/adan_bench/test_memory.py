@@ -53,19 +53,3 @@ def test_command(bench: Callable[..., Any], tiny: Path) -> None:
     assert {name: (row["weights"], row["gradients"], row["states"]) for name, row in rows.items()} == plan.rows
     assert all(row["total"] == plan.rows[name].total for name, row in rows.items())
     assert "321 parameters: kB" in bench("memory", "tiny", "--script", tiny)[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (("GPT-2-2B",), "no model 'GPT-2-2B'; did you mean GPT-2-1B"),
-        (("0",), "whole and at least 1, got 0"),
-        (("7B", "--gpus", "0"), "--gpus 0"),
-        (("7B", "--weights", "fp16"), "'fp32', 'bf16'"),
-        (("vit-s", "--scale", "huge"), "vit-s has no scale 'huge'"),
-    ],
-)
-def test_what_does_not_exist(bench: Callable[..., Any], arguments: tuple[str, ...], text: str) -> None:
-    err = bench.refused("memory", *arguments)
-    assert text in err
-    assert len(err.splitlines()) == 1

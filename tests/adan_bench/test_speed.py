@@ -20,31 +20,6 @@ from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.studies import speed
 
-#: Millions of parameters, as the paper prints them; of the mixtures, billions in all.
-SIZES = {
-    "ResNet-50": 25,
-    "ResNet-101": 44,
-    "ViT-B": 86,
-    "Swin-B": 87,
-    "ConvNeXt-B": 88,
-    "Swin-L": 196,
-    "ConvNeXt-L": 197,
-    "ViT-L": 304,
-    "GPT-2-670M": 670,
-    "GPT-2-1B": 1024,
-    "MoE-8x0.1B": 500,
-    "MoE-8x0.3B": 2000,
-}
-
-
-@pytest.mark.parametrize("name", speed.MODELS)
-def test_published_sizes(name: str) -> None:
-    with torch.device("meta"):
-        model = speed.MODELS[name].build()
-    millions = sum(p.numel() for p in model.parameters()) / 1e6
-    exact = not name.startswith(("GPT", "MoE"))
-    assert int(millions) == SIZES[name] if exact else abs(millions / SIZES[name] - 1) < 0.01
-
 
 def test_an_update_alone_has_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without them the clock would measure a step that does nothing."""
@@ -147,10 +122,6 @@ def test_shards(bench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_what_cannot_be_measured_is_named() -> None:
-    with pytest.raises(UsageError, match=r"no model 'ViT-X'; did you mean ViT-.*There are: ResNet-50"):
-        speed.check(["ViT-X"], [], "smoke", None)
-    with pytest.raises(UsageError, match="--scale huge: no such scale"):
-        speed.check(["ViT-B"], [], "huge", None)
     with pytest.raises(UsageError, match="ViT-B reads no tokens"):
         speed.check(["ViT-B"], [], "smoke", "ddp")
     with pytest.raises(UsageError, match="lamb cannot step on sharded parameters"):

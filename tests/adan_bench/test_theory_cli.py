@@ -56,14 +56,6 @@ def test_square_brackets_are_no_markup() -> None:
         assert part in " ".join(console.file.getvalue().split())
 
 
-def test_no_such_study(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    err = bench.refused("theory", "--only", "nope")
-    for name in report.STUDIES:
-        assert name in err
-    assert not any(tmp_path.iterdir())
-
-
 def test_constants(bench: Any, tiny: Path) -> None:
     code, out, err = bench("theory", "constants", "tiny", "--script", tiny, "--steps", "20", "--json")
     assert (code, err) == (0, "")

@@ -21,7 +21,6 @@ from adan_bench.studies.comparison import compared, learning_rates, save_tuned
 from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import configure, tuned_defaults
 from adan_bench.training.optimizers import SPECS
-from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.registry import get_workload, workloads
 
@@ -107,12 +106,6 @@ def test_runner_names_no_workload() -> None:
     for path in others:
         text = path.read_text(encoding="utf-8")
         assert not [name for name in OWN if name in text], path.name
-
-
-def test_script_that_registers_nothing(tmp_path: Path) -> None:
-    (tmp_path / "empty.py").write_text("x = 1\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="registers no workload"):
-        load_script(str(tmp_path / "empty.py"))
 
 
 def test_the_range_of_every_metric_is_known() -> None:
