@@ -1,29 +1,39 @@
-"""Imports point downward only: adan knows torch and nothing else, the harness knows adan, and never the reverse."""
+"""Imports point downward only and in no circle: adan knows torch alone, the harness knows adan, never the reverse."""
 
 import ast
+import re
+import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-#: Upper layers first; a file may import from its own line's files and from lines below it.
+#: Files and folders, upper layers first; each imports from itself and from lines below its own.
 LAYERS = [
+    ["adan_bench.__main__"],
+    ["adan_bench.cli", "adan_bench.__init__"],
+    ["adan_bench.studies", "adan_bench.reports"],
+    ["adan_bench.theory"],
+    ["adan_bench.training"],
+    ["adan_bench.workloads"],
+    ["adan_bench.records", "adan_bench.tables", "adan_bench.data"],
+    ["adan_bench.config"],
+    ["adan_bench.task"],
+    ["adan_bench.errors", "adan_bench.locking"],
     ["adan.__init__"],
     ["adan.gradient_release", "adan.resizing"],
-    ["adan.memory_plan", "adan.optimizer"],
+    ["adan.memory_plan"],
+    ["adan.optimizer"],
     ["adan.checkpoints"],
     ["adan.plan", "adan.states"],
     ["adan.guard"],
-    [
-        "adan.engines.loop",
-        "adan.engines.foreach",
-        "adan.engines.cpu",
-        "adan.engines.cuda",
-        "adan.options",
-        "adan.engines.quantized",
-    ],
+    ["adan.engines.foreach", "adan.engines.cpu", "adan.engines.cuda", "adan.options", "adan.engines.quantized"],
+    ["adan.engines.loop"],
     ["adan.engines.kernels", "adan.grad_norm"],
     ["adan.engines.codes", "adan.engines.slots"],
     ["adan.lowbit", "adan.restart"],
@@ -33,36 +43,69 @@ LAYERS = [
     ["adan.parameter_groups", "adan.suggestion"],
     ["adan.hyperparameters"],
 ]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 
-def files(package):
-    return sorted((SRC / package).rglob("*.py"))
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of both packages by its dotted name."""
+    files = sorted(path for package in ("adan", "adan_bench") for path in (SRC / package).rglob("*.py"))
+    return {".".join(path.relative_to(SRC).with_suffix("").parts): path for path in files}
 
 
-def imports(path):
-    """Every module that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
+def imports(path: Path, to_run: bool = False) -> Iterator[str]:
+    """What a file imports, anywhere in it; where it is to run, without what is for type checkers alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    checking = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    unused = {id(inner) for node in checking for part in node.body for inner in ast.walk(part)} if to_run else set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and id(node) not in unused:
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and id(node) not in unused:
             assert node.level == 0, f"{path} uses a relative import"
-            yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", files("adan"), ids=str)
-def test_adan_imports_torch_and_nothing_else(path):
-    roots = {name.split(".")[0] for name in imports(path)}
+def named(path: Path) -> Iterator[str]:
+    """Modules that the strings of a file name: subprocesses, resources."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"^adan_bench(?:\.\w+)+", node.value)
+
+
+def within(name: str, known: dict[str, object]) -> str | None:
+    """The longest of the known names that a dotted name is or lies in."""
+    while name:
+        for candidate in (name, f"{name}.__init__"):
+            if candidate in known:
+                return candidate
+        name = name.rpartition(".")[0]
+    return None
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if name.startswith("adan.")])
+def test_adan_imports_torch_and_nothing_else(module: str) -> None:
+    roots = {name.split(".")[0] for name in imports(modules()[module])}
     assert roots <= {"adan", "torch", "triton", *sys.stdlib_module_names}
 
 
-def test_imports_of_adan_point_downward():
-    level = {name: i for i, names in enumerate(LAYERS) for name in names}
-    for path in files("adan"):
-        module = ".".join(path.relative_to(SRC).with_suffix("").parts)
-        assert module in level, f"say in LAYERS where {module} stands"
-        for name in imports(path):
-            assert level.get(name, 99) >= level[module] or name == module, f"{module} imports {name}, which is above it"
+@pytest.mark.parametrize("module", modules())
+def test_imports_point_downward(module: str) -> None:
+    own = within(module, LEVEL)
+    assert own is not None, module
+    assert f"{module}.".startswith(f"{own}."), f"say in LAYERS where {module} stands"
+    for name in (*imports(modules()[module]), *named(modules()[module])):
+        other = within(name, LEVEL)
+        if other is not None and within(name, modules()) != module:
+            assert other == own or LEVEL[other] > LEVEL[own], f"{module} imports {name}, which is not below it"
+
+
+def test_no_circles() -> None:
+    graph = {
+        module: {within(name, modules()) for name in imports(path, to_run=True)} - {module, None}
+        for module, path in modules().items()
+    }
+    TopologicalSorter(graph).prepare()  # or the error names the modules of a circle
 
 
 def test_a_file_has_at_most_500_lines():
@@ -70,3 +113,24 @@ def test_a_file_has_at_most_500_lines():
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for f in folders for path in f.rglob("*.py")}
     assert len(lengths) > 300
     assert not [path.name for path, length in lengths.items() if length > 500]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import adan_bench",
+        "import adan_bench.reports.comparison, adan_bench.reports.paper",
+        "from adan_bench.workloads.registry import workloads; assert len(workloads()) > 30",
+        *(
+            f"import sys; from adan_bench.cli import main; sys.argv = ['adan-bench', *{arguments.split()}]; main()"
+            for arguments in ("--help", "run --help", "list", "list optimizers", "list tables")
+        ),
+    ],
+)
+def test_what_only_looks_imports_no_torch(code: str) -> None:
+    """Importing torch takes seconds; `list`, `--help` and reports answer without it."""
+    heavy = "{'torch', 'transformers', 'adan', 'numpy', 'matplotlib'}"
+    code = f"import atexit, sys\natexit.register(lambda: print('heavy:', {heavy} & {{*sys.modules}}))\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "heavy: set()"
