@@ -6,17 +6,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from markdown_it import MarkdownIt
+from support.pages import ROOT, blocks
 from torch import nn
 
 import adan
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 #: Python blocks that are not run here, by page and the name that only they have.
@@ -34,10 +33,6 @@ ELSEWHERE = {
 }
 #: Pages whose blocks are one program.
 ONE_PROGRAM = {"quick-start.md"}
-
-
-def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def programs():

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.absent import packages, without
 
 import adan
 
@@ -112,30 +113,7 @@ def test_the_version_of_the_command():
 # ---- extras ---------------------------------------------------------------------------------------------------------
 
 
-def extra(name):
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    return re.findall(r'"(.+?)"', re.search(rf"^{name} = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1])
-
-
-def without(packages, folder, *words):
-    """`adan-bench` where these packages cannot be imported, in its worker processes neither."""
-    (folder / "sitecustomize.py").write_text(
-        "import sys\n"
-        "from importlib.machinery import PathFinder\n"
-        "class Finder(PathFinder):\n"
-        "    @classmethod\n"
-        "    def find_spec(cls, name, path=None, target=None):\n"
-        f"        absent = name.partition('.')[0] in {sorted(packages)!r}\n"
-        "        return None if absent else PathFinder.find_spec(name, path, target)\n"
-        "sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]\n",
-        encoding="utf-8",
-    )
-    env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "adan_bench.cli", *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-
-
 def test_without_its_extra_the_command_says_what_to_install(tmp_path):
-    done = without(extra("bench"), tmp_path, "list")
+    done = without(packages("bench"), tmp_path, "list")
     assert done.returncode == 2
     assert done.stderr == "adan-bench: the package typer is missing; run: pip install 'adan[bench]'\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -144,6 +145,14 @@ def reproduced(regressions: Path, tmp_path_factory: pytest.TempPathFactory) -> R
     tables, out = everything(), tmp_path_factory.mktemp("reproduction")
     with inline_pools():
         return reproduce(tables, chosen(script=regressions), out), out, tables
+
+
+@pytest.fixture
+def sigint() -> Iterator[None]:
+    """Ctrl-C as in a terminal; tests in the background of a shell ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

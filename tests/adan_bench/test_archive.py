@@ -81,11 +81,7 @@ def test_curves_are_thinned_and_no_folder_is_kept(earlier: dict[str, Any]) -> No
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [
-        ("{", "JSONDecodeError"),
-        ("[]", "it is no JSON object"),
-        ('{"config": {}}', "it has no workload"),
-    ],
+    [("{", "JSONDecodeError"), ("[]", "it is no JSON object"), ('{"config": {}}', "it has no workload")],
 )
 def test_a_damaged_line_is_named_and_the_others_are_read(
     earlier: dict[str, Any], tmp_path: Path, text: str, why: str

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.scripts import renamed
 
 from adan_bench.cli.common import Invocation
 from adan_bench.config import RunConfig, option
@@ -88,6 +89,13 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["compare", "digits-vit", "--resume"], ["--resume", "with --out"]),
         (["theory", "--json", "constants", "digits-vit"], ["--json", "before constants"]),
         (["run", "digits-vit", "--schedule", "constant", "--floor", "0.1"], ["--floor 0.1", "--schedule constant"]),
+        (["run", "digits-vit", "--scale", "huge"], ["digits-vit has no scale 'huge'; it has: smoke, "]),
+        (["reproduce", "lstm", "--scale", "huge"], ["--scale huge: no such scale; there are: smoke, small, paper"]),
+        (["reproduce", "lstm", "--data", "nowhere"], ["no such folder"]),
+        (["reproduce", "cnn", "--accumulate", "0"], ["--accumulate"]),
+        (["reproduce", "components", "--workload", "tinny"], ["no workload 'tinny'"]),
+        (["reproduce", "resnet18", "--radius", "3"], ["--radius 3: no row"]),
+        (["speed", "GPT-2-1B", "--optimizers", "adan:nope=1"], ["adan has no setting 'nope'"]),
         (["memory", "GPT-2-2B"], ["no model 'GPT-2-2B'; did you mean GPT-2-1B"]),
         (["memory", "0"], ["whole and at least 1, got 0"]),
         (["memory", "7B", "--gpus", "0"], ["--gpus 0"]),
@@ -197,18 +205,16 @@ def test_run_as_json_and_diverged_exit_code(bench: Any, tiny: Path, tmp_path: Pa
     assert lines[0]["event"] == "progress"
     arguments = ("--optimizer", "sgd", "--set", "lr=1e30", "--out", tmp_path / "b")
     assert bench("run", "tiny", "--script", tiny, *arguments)[0] == 3
+    record = read_run(tmp_path / "b")
+    assert (record.status, record.final, record.metrics[-1]["loss"]) == ("diverged", None, None)
+    assert record.metrics[-1]["step"] < 60
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_metric_that_ends_infinite_is_a_diverged_run(bench: Any, tiny: Path, tmp_path: Path, value: str) -> None:
     """The loss is fine to the end: still what the report calls diverged is called so by the run, in valid JSON."""
-    script = tmp_path / "lost.py"
-    text = (
-        tiny.read_text(encoding="utf-8")
-        .replace('"tiny"', '"lost"')
-        .replace("(model(x) - y).square().mean().item()", "VALUE")
-    )
-    script.write_text(text.replace("VALUE", f'float("{value}")'), encoding="utf-8")
+    lost = ("(model(x) - y).square().mean().item()", f'float("{value}")')
+    script = renamed(tiny, tmp_path / "lost.py", "lost", lost)
     code, out, _ = bench("run", "lost", "--script", script, "--out", tmp_path / "a", "--json")
     assert code == 3
     result = json.loads(out.splitlines()[-1], parse_constant=pytest.fail)["result"]
@@ -295,7 +301,7 @@ def test_a_run_option_is_declared_once(bench: Any, tiny: Path, tmp_path: Path) -
     bench.ran(*command, *(part for flag in flags.values() for part in flag))
     config = read_run(tmp_path / "a").config
     assert {name: getattr(config, name) for name in VALUES} == {**VALUES, "data": tmp_path}
-    assert read_run(tmp_path / "a").result["step"] == 4  # type: ignore[index]
+    assert read_run(tmp_path / "a").result["step"] == 4
     for name in VALUES:
         others = [part for key, flag in flags.items() if key != name for part in flag]
         code, _, err = bench(*command, *others, "--resume")

@@ -15,6 +15,7 @@ import pytest
 import torch
 from support.learning import chosen, curve, settings
 from support.pools import always
+from support.scripts import one_weight
 
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.studies import arms
@@ -136,25 +137,14 @@ def test_a_task_has_a_gpu_and_cores_for_each_rank(
     assert [(options["num_gpus"], options["num_cpus"]) for options in asked] == [(gpus, cpus)]
 
 
-AGAIN = """
-import os, signal, torch
-from adan_bench import Scale, Task, workload
-@workload("again", metric="m", higher_is_better=True, smoke=Scale(1, 4, 1))
-def again(context):
-    model = torch.nn.Linear(1, 1)
-    model.load_state_dict(context.weights())
-    def loss(model, batch):
-        if context.seed == 1: os.kill(os.getpid(), signal.SIGKILL)
-        return model(torch.ones(1, 1)).sum()
-    return Task(model, lambda i: i, loss, lambda model: {"m": 1.0})
-"""
-
-
 @pytest.mark.usefixtures("forked_workers")
 def test_what_a_node_gets_and_sends(tmp_path: Path) -> None:
     """The weights of another run go along; the record names their folder here, and says how a killed run ended."""
-    script, init = tmp_path / "again.py", tmp_path / "before"
-    script.write_text(AGAIN, encoding="utf-8")
+    load, kill = (
+        "model.load_state_dict(context.weights())",
+        "if context.seed == 1: os.kill(os.getpid(), signal.SIGKILL)",
+    )
+    script, init = one_weight(tmp_path / "again.py", "again", built=load, loss=kill), tmp_path / "before"
     load_script(script)
     init.mkdir()
     torch.save(torch.nn.Linear(1, 1).state_dict(), init / "weights.pt")

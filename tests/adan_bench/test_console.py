@@ -30,13 +30,15 @@ def events(config: Any) -> list[Event]:
 
 
 def test_a_narrow_table_has_all_of_its_text() -> None:
-    """A plan in a log of 80 columns: its numbers are wrapped, not cut off."""
+    """A plan in a log of 80 columns: its numbers are wrapped, not cut off, and square brackets are no markup."""
     output = io.StringIO()
-    rows = [["vit-s (trials)", "sgd-momentum", "1", "8", "125,000", "8 × 128", "16,000,000", "(1)"]]
-    Console(file=output, width=80).print(grid("1 runs", OUTLINE, rows))
+    rows = [["vit-s [/trials]", "sgd [/a]", "1", "8", "125,000", "8 × 128", "16,000,000", "(1)"]]
+    Console(file=output, width=80).print(grid("1 runs [/a]", OUTLINE, rows))
     assert "…" not in output.getvalue()
     cells = [line.split("│")[1:-1] for line in output.getvalue().splitlines() if line.startswith("│")]
-    assert ["".join(map(str.strip, column)) for column in zip(*cells, strict=True)][-2] == "16,000,000"
+    columns = ["".join(map(str.strip, column)) for column in zip(*cells, strict=True)]
+    assert (columns[-2], columns[1]) == ("16,000,000", "sgd [/a]")
+    assert "1 runs [/a]" in output.getvalue()
 
 
 @pytest.mark.parametrize("terminal", [True, False])

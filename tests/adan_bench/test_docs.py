@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.pages import ROOT, blocks, flat
 
 from adan_bench.records.store import read_runs
 from adan_bench.workloads.parts import classification, networks
 from adan_bench.workloads.parts.networks import resnet
 
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S)
+DOCS = ROOT / "docs"
 
 
 def commands(page: str) -> list[list[str]]:
-    lines = "".join(blocks(page, "sh")).splitlines()
+    lines = "".join(blocks(DOCS / page, "sh")).splitlines()
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("adan-bench ")]
 
 
@@ -33,7 +29,7 @@ def test_own_workload(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     With fewer steps than the script has: it is about the commands.
     """
-    script, optimizers = blocks("own-workload.md", "python")
+    script, optimizers = blocks(DOCS / "own-workload.md", "python")
     assert len(script.splitlines()) <= 25
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("adan_bench.training.optimizers.OWN", {})
@@ -98,13 +94,10 @@ def test_page_names_what_exists(bench: Any) -> None:
 
 
 def test_every_cell_of_the_record_is_tuned() -> None:
-    assert "All settings were tuned with eight trials" in " ".join(
-        (DOCS / "reproduce.md").read_text(encoding="utf-8").split()
-    )
+    assert "All settings were tuned with eight trials" in flat("docs/reproduce.md")
     for name in ("smoke", "smoke-mask-rcnn"):
-        for table in json.loads((DOCS.parent / "results" / "reproduce" / f"{name}.json").read_text(encoding="utf-8"))[
-            "tables"
-        ]:
+        text = (ROOT / "results" / "reproduce" / f"{name}.json").read_text(encoding="utf-8")
+        for table in json.loads(text)["tables"]:
             for cell in table["cells"]:
                 if cell["values"] and "origin" in cell:
                     assert cell["origin"].startswith("defaults tuned in 8 trials"), (table["name"], cell["row"])

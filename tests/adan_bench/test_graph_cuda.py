@@ -55,7 +55,6 @@ def made(tmp_path: Path, name: str, mode: str, optimizer: str = "adan", **option
     config = replace(config, log_every=10, eval_every=100)
     run(config, RunStore(tmp_path))
     record = read_run(tmp_path)
-    assert record.result is not None
     return record, [loss for _, _, loss in record.curve("train", "loss")]
 
 

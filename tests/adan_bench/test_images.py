@@ -22,27 +22,14 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 from PIL import Image, ImageOps
-from support.learning import chosen, prepared, resize, sizes
+from support.learning import prepared, resize, settings, sizes, trainer
 
 from adan_bench.data import images as made
 from adan_bench.data.files import CIFAR_FOLDER
-from adan_bench.data.images import (
-    Augmented,
-    Batches,
-    Folder,
-    _center,
-    _resized_crop,
-    cifar10,
-    image_data,
-    imagenet,
-)
+from adan_bench.data.images import Augmented, Batches, Folder, _center, _resized_crop, cifar10, image_data, imagenet
 from adan_bench.data.settings import PLAIN
 from adan_bench.errors import UsageError
 from adan_bench.task import Context, own_rows
-from adan_bench.training.configure import configure
-from adan_bench.training.optimizers import get_optimizer
-from adan_bench.training.trainer import Trainer
-from adan_bench.workloads.registry import get_workload
 
 
 def photograph(seed: int, width: int, height: int) -> Image.Image:
@@ -162,20 +149,17 @@ def original(folder: Path, content: Any = None) -> Path:
 
 def test_cifars_own_files(data: Path, tmp_path: Path) -> None:
     """The same images and labels as from parquet, and the record says from where."""
-    found, other = (
-        cifar10(context(original(tmp_path), "small", 8), PLAIN),
-        cifar10(context(data, "small", 8), PLAIN),
-    )
+    found, other = (cifar10(context(original(tmp_path), "small", 8), PLAIN), cifar10(context(data, "small", 8), PLAIN))
     for a, b in zip(found.gather(*found.batches(3)), other.gather(*other.batches(3)), strict=True):
         assert torch.equal(a, b)
     for (images, labels), (more, answers) in zip(found.held_out(), other.held_out(), strict=True):
         assert torch.equal(images, more)
         assert torch.equal(labels, answers)
     assert found.note.startswith("CIFAR-10 from cifar-10-batches-py: 40 to train")
-    configure(get_workload("cifar-resnet34", "paper"), get_optimizer("adan"), chosen(scale="paper", data=tmp_path))
+    settings("cifar-resnet34", scale="paper", data=tmp_path)
     (tmp_path / CIFAR_FOLDER).rename(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match=r"needs cifar10/train.parquet or .*, cifar10/test.parquet or .*, which"):
-        configure(get_workload("cifar-resnet34", "paper"), get_optimizer("adan"), chosen(scale="paper", data=tmp_path))
+        settings("cifar-resnet34", scale="paper", data=tmp_path)
 
 
 def test_a_pickle_that_names_code_is_not_loaded(tmp_path: Path) -> None:
@@ -250,15 +234,14 @@ def test_imagenet_by_worker_processes_is_the_same(data: Path, monkeypatch: pytes
     """A run at paper scale of a small network, on two classes: one process decodes for training, one for evaluation."""
     resize(monkeypatch, "resnet18", replace(sizes("resnet18"), width=8, depths=(1, 1, 1, 1)))
     monkeypatch.setattr("adan_bench.data.images.decoders", lambda: 1)
-    options = chosen(scale="paper", steps=2, batch_size=4, data=data)
-    trainer = Trainer(configure(get_workload("resnet18", "paper"), get_optimizer("adan"), options))
+    run = trainer("resnet18", scale="paper", steps=2, batch_size=4, data=data)
     found = imagenet(context(data), PLAIN)
-    trainer.update()
-    images, targets = prepared(trainer.task, 1, "cpu")  # the next, so that the same worker decodes it
+    run.update()
+    images, targets = prepared(run.task, 1, "cpu")  # the next, so that the same worker decodes it
     pixels, labels = alone(found)(1)
     assert torch.equal(images, found.normal(pixels))
     assert torch.equal(targets.argmax(1), labels)
-    assert trainer.evaluate()["accuracy"] in (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert run.evaluate()["accuracy"] in (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def test_views() -> None:
@@ -326,7 +309,7 @@ def test_what_an_imagenet_folder_lacks_is_one_line(data: Path, tmp_path: Path) -
     with pytest.raises(UsageError, match=r"holds no imagenet/val"):
         imagenet(context(missing), PLAIN)
     with pytest.raises(UsageError, match=r"resnet18 needs imagenet/val, which .* does not hold"):
-        configure(get_workload("resnet18", "paper"), get_optimizer("adan"), chosen(scale="paper", data=missing))
+        settings("resnet18", scale="paper", data=missing)
 
     flat = tmp_path / "flat"  # the validation archive unpacks to one folder
     flat.mkdir()
@@ -374,7 +357,7 @@ def test_a_batch_is_decoded_by_all_workers_together(data: Path, monkeypatch: pyt
 
 def test_as_many_processes_decode_as_the_run_has_threads(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)
-    assert imagenet(context(data), PLAIN).batches.workers == 3  # type: ignore[attr-defined]
+    assert imagenet(context(data), PLAIN).batches.workers == 3
 
 
 def test_an_incomplete_epoch_is_named(data: Path) -> None:
@@ -402,7 +385,6 @@ def test_workers_end_with_a_run_that_is_killed(data: Path, tmp_path: Path) -> No
     (script := tmp_path / "endless.py").write_text(ENDLESS)
     command = [sys.executable, str(script), str(data / "imagenet" / "train")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
-        assert run.stdout is not None
         worker = Path("/proc") / run.stdout.readline().decode().strip()
         assert "forkserver" in (worker / "cmdline").read_text()
         run.kill()

@@ -16,41 +16,26 @@ from typing import Any
 
 import pytest
 from support.forked import Program
+from support.learning import settings
 from support.pools import always
+from support.scripts import one_weight
 
-from adan_bench.config import RunConfig
 from adan_bench.records.store import RunStore, read_run, read_runs
-from adan_bench.training.configure import configure
 from adan_bench.training.jobs import Event, Job
-from adan_bench.training.optimizers import SPECS
 from adan_bench.training.pool import LocalPool
 from adan_bench.training.scripts import load_script
-from adan_bench.workloads.registry import get_workload
 
 
 @pytest.mark.usefixtures("forked_workers")
 def test_a_worker_that_dies_costs_one_run(bench: Any, tmp_path: Path) -> None:
     """A process that is gone in the middle, an exception: recorded as failed, the others run, the exit code says so."""
-    script = tmp_path / "bad.py"
-    script.write_text(
-        "import os, torch\n"
-        "from adan_bench import Scale, Task, workload\n"
-        "@workload('bad', metric='m', higher_is_better=True, smoke=Scale(1, 3, 1))\n"
-        "def bad(context):\n"
-        "    def loss(model, batch):\n"
-        "        if context.seed == 0: os._exit(9)\n"
-        "        if context.seed == 1: raise torch.OutOfMemoryError('boom')\n"
-        "        return model(torch.ones(1, 1)).sum()\n"
-        "    return Task(torch.nn.Linear(1, 1), lambda i: i, loss, lambda model: {'m': 1.0})\n",
-        encoding="utf-8",
-    )
+    loss = "if context.seed == 0: os._exit(9)\n        if context.seed == 1: raise torch.OutOfMemoryError('boom')"
+    script = one_weight(tmp_path / "bad.py", "bad", loss=loss, scales="smoke=Scale(1, 3, 1)")
     arguments = ("--optimizers", "adam", "--seeds", "3", "--out", tmp_path / "a")
     code, out, _ = bench("compare", "--script", script, *arguments)
     assert code == 1
     records = read_runs(tmp_path / "a")[0]
     assert [r.status for r in records] == ["failed", "failed", "finished"]
-    assert records[0].result is not None
-    assert records[1].result is not None
     assert "code 9" in records[0].result["error"]
     error = "out of memory with 1 examples at a time: begin anew with --accumulate 2 (OutOfMemoryError: boom)"
     assert records[1].result["error"] == error
@@ -66,7 +51,6 @@ def test_ctrl_c_pauses_a_comparison(tiny: Path, tmp_path: Path, monkeypatch: pyt
     while not any(file.stat().st_size > 0 for file in tmp_path.rglob("metrics.jsonl")):
         assert process.poll() is None
         time.sleep(0.01)
-    assert process.pid is not None
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 130
     (folder,) = (tmp_path / "runs").iterdir()
@@ -80,9 +64,8 @@ def test_ctrl_c_pauses_a_comparison(tiny: Path, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.fixture
-def press() -> Iterator[Any]:
-    """Ctrl-C for this process alone, once a condition holds; tests in the background of a shell ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def press(sigint: None) -> Iterator[Any]:
+    """Ctrl-C for this process alone, once a condition holds."""
     waiting = []
 
     def when(holds: Callable[[], bool], times: int = 1) -> None:
@@ -99,7 +82,6 @@ def press() -> Iterator[Any]:
     yield when
     for thread in waiting:
         thread.join()
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("forked_workers")
@@ -122,32 +104,18 @@ def test_ctrl_c_costs_no_step(bench: Any, tiny: Path, tmp_path: Path, press: Any
             assert [line[::2] for line in record.curve(kind, key)] == [line[::2] for line in there.curve(kind, key)]
 
 
-STUCK = """
-import pathlib, time, torch
-from adan_bench import Scale, Task, workload
-@workload("stuck", metric="m", higher_is_better=True, smoke=Scale(1, 9, 1))
-def stuck(context):
-    steps = []
-    if {build}:
-        pathlib.Path({sign!r}).touch()
-        time.sleep(60)
-    def loss(model, batch):
-        steps.append(batch)
-        if len(steps) > 1:
-            pathlib.Path({sign!r}).touch()
-            time.sleep(60)
-        return model(torch.ones(1, 1)).sum()
-    return Task(torch.nn.Linear(1, 1), lambda i: i, loss, lambda model: {{"m": 1.0}})
-"""
+def stuck(folder: Path, build: bool = False) -> Path:
+    """A workload that is at some point for a minute, where the file "sign" tells that it is there."""
+    wait = f"if {{}}: pathlib.Path({str(folder / 'sign')!r}).touch(), time.sleep(60)"
+    return one_weight(folder / "stuck.py", "stuck", built=wait.format(build), loss=wait.format("len(steps) > 1"))
 
 
 @pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize(("build", "presses"), [(False, 2), (True, 1)], ids=["in a step", "before the first step"])
 def test_ctrl_c_at_once(bench: Any, tmp_path: Path, press: Any, build: bool, presses: int) -> None:
     """The second one does not wait for a step; before a run's first step there is nothing to wait for."""
-    script, sign, out = tmp_path / "stuck.py", tmp_path / "sign", tmp_path / "a"
-    script.write_text(STUCK.format(build=build, sign=str(sign)), encoding="utf-8")
-    press(sign.exists, presses)
+    script, out = stuck(tmp_path, build), tmp_path / "a"
+    press((tmp_path / "sign").exists, presses)
     started = time.monotonic()
     assert bench("compare", "--script", script, "--optimizers", "adam", "--seeds", "1", "--out", out)[0] == 130
     assert time.monotonic() - started < 30
@@ -157,17 +125,15 @@ def test_ctrl_c_at_once(bench: Any, tmp_path: Path, press: Any, build: bool, pre
 @pytest.mark.usefixtures("forked_workers")
 def test_an_output_without_a_reader_ends_the_study_at_once(tmp_path: Path) -> None:
     """As of `compare --json | head -1`: the worker is in a step of a minute."""
-    script = tmp_path / "stuck.py"
-    script.write_text(STUCK.format(build=False, sign=str(tmp_path / "sign")))
+    script = stuck(tmp_path)
     load_script(script)
-    chosen = RunConfig(threads=1, script=script)
-    config = configure(get_workload("stuck"), SPECS["adam"], chosen)
+    config = settings("stuck", "adam", script=script)
 
     def show(event: Event) -> None:
         if event.progress is not None:
             raise BrokenPipeError
 
-    pool, started = LocalPool(tmp_path / "a", chosen), time.monotonic()
+    pool, started = LocalPool(tmp_path / "a", config), time.monotonic()
     with pytest.raises(BrokenPipeError), contextlib.closing(pool):
         pool.run(always([Job(config, tmp_path / "a" / "0")]), show)
     assert time.monotonic() - started < 30

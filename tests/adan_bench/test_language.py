@@ -112,7 +112,7 @@ def test_trials_see_no_row_that_is_held_out_from_runs(data: Path) -> None:
 def test_padding_is_not_predicted() -> None:
     logits = torch.randn(1, 4, 9, generator=torch.Generator().manual_seed(0))
     model: Any = SimpleNamespace(logits=logits)
-    found = tokens.next_token_loss(lambda rows: model, torch.tensor([[3, 4, 5, PAD, PAD]]), PAD)  # type: ignore[arg-type]
+    found = tokens.next_token_loss(lambda rows: model, torch.tensor([[3, 4, 5, PAD, PAD]]), PAD)
     assert torch.equal(found, F.cross_entropy(logits[0, :2], torch.tensor([4, 5])))
 
 
@@ -225,7 +225,7 @@ def test_the_authors_tokenizer_is_taken(data: Path, tmp_path: Path, monkeypatch:
     resize(monkeypatch, "gpt2-code", SMALL["gpt2-code"])
     trainer = Trainer(settings("gpt2-code", scale="paper", data=tmp_path, batch_size=8, steps=4))
     task: Any = trainer.task
-    assert (task.end, task.pad, trainer.model.get_input_embeddings().num_embeddings) == (0, 300, 301)  # type: ignore[operator]
+    assert (task.end, task.pad, trainer.model.get_input_embeddings().num_embeddings) == (0, 300, 301)
     rows = torch.cat([task.batches(position) for position in range(3)])
     assert (rows == 0).any()
     rows[:, 5:] = 1  # "!", which is our own tokenizer's padding

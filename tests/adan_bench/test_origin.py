@@ -35,15 +35,7 @@ def test_an_origin_survives_a_record() -> None:
 
 
 def test_every_fact_is_said() -> None:
-    words = (
-        "8 trials",
-        "best.json",
-        "30 steps",
-        "linear",
-        "lr=0.5",
-        "√(8/32)",
-        "lr × 0.5",
-    )
+    words = ("8 trials", "best.json", "30 steps", "linear", "lr=0.5", "√(8/32)", "lr × 0.5")
     for word in (*words, "guess: clip", "betas as the table says"):
         assert word in said(EVERYTHING)
 

@@ -55,7 +55,7 @@ def in_processes(count: int, cases: dict[str, Any]) -> None:
 def test_two_ranks_train_as_one_process(script: Path, tiny: Path, tmp_path: Path) -> None:
     """Digits, parts of a batch, every optimizer that takes shards, SAM's two passes; noise resumed bit for bit."""
     rows: dict[str, dict[str, Any]] = {
-        "digits fsdp": {"workload": "digits-vit", "steps": 6, "eval_every": 3, "parallel": "fsdp"},
+        "digits fsdp": {"workload": "digits-vit", "steps": 6, "eval_every": 3, "parallel": "fsdp"}
     }
     plain = {"workload": "plain", "script": script, "steps": 4, "eval_every": 2}
     for strategy in ("ddp", "fsdp"):

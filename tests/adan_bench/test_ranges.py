@@ -307,17 +307,17 @@ def test_the_field_is_searched_by_the_protocol(name: str) -> None:
     for key, search in searches.items():
         low, high = search.rates
         assert high / low == pytest.approx(64)
-        assert search.ranges == gpt.optimizers["adan"].search.ranges  # type: ignore[union-attr]
+        assert search.ranges == gpt.optimizers["adan"].search.ranges
         assert (search.trials, search.confirm, search.options) == (12, 2, ("warmup",))
         assert search.start["weight_decay"] == "decay"
         assert {"b1", "b2"} <= {*search.start["betas"], search.start.get("momentum")}
-        assert search.rates == gpt.optimizers[key].search.rates  # type: ignore[union-attr]
+        assert search.rates == gpt.optimizers[key].search.rates
     assert searches["adan"].ranges["warmup"] == {"choice": [0.02, 0.05, 0.1]}
     assert len(study.seeds) == 5
     if name.endswith("-again"):
         first = parse(library()[name.removesuffix("-again")])
         assert not {*study.seeds} & {*first.seeds}
-        assert searches["adan"].seed != first.optimizers["adan"].search.seed  # type: ignore[union-attr]
+        assert searches["adan"].seed != first.optimizers["adan"].search.seed
 
 
 def test_no_bundled_study_reports_a_seed_of_trials() -> None:

@@ -236,7 +236,6 @@ def test_one_report_of_several_folders(bench: Any, tiny: Path, tmp_path: Path) -
     bench.ran("report", a, b)
     assert "2 optimizers, 2 runs." in (a / "report.md").read_text(encoding="utf-8")
     assert not (b / "report.md").exists()
-    assert f"{tmp_path / 'none'}: no such folder" in bench.refused("report", a, tmp_path / "none")
 
 
 def test_a_folder_that_cannot_be_written_to(bench: Any, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,7 @@ from support.made_up_runs import UNTUNED, record, three, trials
 
 from adan_bench.cli.progress import show_summaries, show_tuning
 from adan_bench.config import RunRecord
-from adan_bench.records.stats import (
-    summarize,
-    summarize_trials,
-    welch,
-)
+from adan_bench.records.stats import summarize, summarize_trials, welch
 from adan_bench.reports.comparison import in_numbers, render, table_rows, tuning_rows, warn, write_report, write_tuning
 from adan_bench.reports.conclusions import conclude, number, overall, tuning
 from adan_bench.reports.figures import write_figures

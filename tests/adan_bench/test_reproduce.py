@@ -121,7 +121,6 @@ def test_restarts_and_components(reproduced: Reproduced) -> None:
     (pilot,) = (out / "pilots" / "plain").glob("adan-*/seed-1000")
     record = read_run(pilot)
     assert (record.config.role, record.config.settings["restart"]) == ("pilot", {"probe": True})
-    assert record.result is not None
     assert (record.result["step"], record.result["restarts"]["count"]) == (10, 0)
     radius = settings["restart"]["restart"]["radius"]
     assert radius == record.result["restarts"]["radius"] > 0
@@ -132,7 +131,6 @@ def test_restarts_and_components(reproduced: Reproduced) -> None:
         for path in (out / "runs" / "plain").glob("adan-*/seed-0")
         if "restart" in (found := read_run(path)).config.settings
     ]
-    assert restarted.result is not None
     assert restarted.result["restarts"]["count"] >= 1
 
 
@@ -158,13 +156,6 @@ def test_a_table_on_a_workload_of_ones_own(bench: Any, tiny: Path, tmp_path: Pat
     configs = [read_run(file.parent).config for file in (tmp_path / "d").rglob("config.json")]
     assert {config.steps for config in configs} == {7}
     assert [c.settings["restart"] for c in configs if "restart" in c.settings] == [{"radius": 1e9}]
-    wrong = (
-        ("components", "--workload", "tinny", "no workload 'tinny'"),
-        ("resnet18", "--radius", 3, "--radius 3: no row"),
-    )
-    for name, flag, value, words in wrong:
-        assert words in bench.refused("reproduce", name, "--script", tiny, flag, value, "--out", tmp_path / "e")
-    assert not (tmp_path / "e").exists()
 
 
 def test_a_seed_whose_pre_training_failed_is_said(regressions: Path, tmp_path: Path) -> None:
@@ -180,7 +171,6 @@ def test_a_seed_whose_pre_training_failed_is_said(regressions: Path, tmp_path: P
         store.finish({"status": status, "step": 60, "seconds": 1.0, "final": {"share": 0.5}, "best": None, **more})
 
     (found,) = planned.cells
-    assert found.arm is not None
     for seed, path in enumerate(found.runs):
         (before,) = found.arm.waits_for(seed)
         if seed == 1:

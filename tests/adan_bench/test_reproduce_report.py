@@ -136,10 +136,6 @@ def test_command(bench: Callable[..., Any], regressions: Path, tmp_path: Path, m
         assert f"<h1>The paper&#x27;s tables, run again ({kind})</h1>" in page
         assert markdown.startswith(f"# The paper's tables, run again ({kind})")
         assert kind in " ".join(out.split())
-    code, _, err = bench("reproduce", "gone", "--scale", "huge", "--out", tmp_path / "b")
-    assert (code, err) == (2, "adan-bench: --scale huge: no such scale; there are: smoke, small, paper\n")
-    err = bench.refused("reproduce", "gone", "--data", tmp_path / "nowhere", "--out", tmp_path / "b")
-    assert "no such folder" in err
 
 
 def test_list_tables(bench: Callable[..., Any], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.learning import curve, killed_run, settings
+from support.scripts import renamed
 
 from adan_bench.config import Pause
 from adan_bench.errors import UsageError
@@ -108,13 +109,11 @@ def test_a_study_goes_on_with_fewer_jobs(
 @pytest.mark.usefixtures("inline_pool")
 def test_a_script_that_was_edited_is_another_run(bench: Any, tiny: Path, tmp_path: Path) -> None:
     """Its content decides, not its path; a study refuses to mix two models, before it makes a run."""
-    script, moved = tmp_path / "mine.py", tmp_path / "moved.py"
-    script.write_text(tiny.read_text(encoding="utf-8").replace('"tiny"', '"edited"'), encoding="utf-8")
+    script, moved = (renamed(tiny, tmp_path / name, "edited") for name in ("mine.py", "moved.py"))
     options = ("--optimizers", "adan", "--steps", 20, "--out", tmp_path / "a")
     bench.ran("compare", "edited", "--script", script, *options, "--seeds", 1)
-    moved.write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
     bench.ran("compare", "edited", "--script", moved, *options, "--seeds", 1, "--resume")
-    script.write_text(script.read_text(encoding="utf-8").replace("nn.Tanh()", "nn.ReLU()"), encoding="utf-8")
+    renamed(tiny, script, "edited", ("nn.Tanh()", "nn.ReLU()"))
     err = bench.refused("compare", "edited", "--script", script, *options, "--seeds", 2, "--resume")
     made = tmp_path / "a" / "edited" / "adan" / "seed-0"
     assert f"{made} holds another run (the script {script} has changed" in err
@@ -122,8 +121,7 @@ def test_a_script_that_was_edited_is_another_run(bench: Any, tiny: Path, tmp_pat
 
 
 def test_a_script_that_is_edited_under_way_fails_the_run(tiny: Path, tmp_path: Path) -> None:
-    script = tmp_path / "mine.py"
-    script.write_text(tiny.read_text(encoding="utf-8").replace('"tiny"', '"edited"'), encoding="utf-8")
+    script = renamed(tiny, tmp_path / "mine.py", "edited")
     load_script(script)
     config = settings("edited", script=script)
     script.write_text(script.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")

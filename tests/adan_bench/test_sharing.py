@@ -53,7 +53,6 @@ def test_a_service_of_our_own_ends_also_on_ctrl_c(service: Any) -> None:
 
     def interrupted() -> None:
         with multi_process_service("3") as environment:
-            assert environment is not None
             assert environment["CUDA_VISIBLE_DEVICES"] == "0"  # as the service numbers its only one
             folders.append(Path(environment["CUDA_MPS_PIPE_DIRECTORY"]))
             assert folders[0].is_dir()

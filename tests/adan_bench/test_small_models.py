@@ -161,7 +161,7 @@ def test_trials_of_python_source_see_no_test_file(tmp_path: Path, monkeypatch: p
         assert set.union(*parts.values()) == set(texts)
         for tuning, name in ((False, "test"), (True, "valid")):
             task = get_workload("pycode-gpt-1m").task(batch_size=4, tuning=tuning)
-            cells = [cell.cell_contents for cell in task.evaluate.__closure__ or ()]  # type: ignore[attr-defined]
+            cells = [cell.cell_contents for cell in task.evaluate.__closure__ or ()]
             (rows,) = [cell for cell in cells if isinstance(cell, torch.Tensor)]
             assert all(bytes(row.tolist()) in bytes(splits[name].tolist()) for row in rows)
             seen = prepared(task, 0, "cpu")

@@ -40,7 +40,6 @@ def test_an_interval_contains_its_mean_whatever_the_unit(metric: str, finals: tu
         r.workload["metric"], r.result["final"][metric] = metric, r.result["final"].pop("m")
     (summary,) = summarize(records)
     found = summary.optimizers[0].final
-    assert found is not None
     assert found.low < found.mean < found.high
     assert found.half is not None
 
@@ -207,10 +206,8 @@ def test_learning_rate_range() -> None:
     """Within 2% of the best, connected to it; a diverged rate ends the range."""
     rates = {1e-4: 0.895, 1e-3: 0.5, 1e-2: 0.885, 1e-1: 0.9, 1.0: 0.8, 10.0: None}
     found = sensitivity([record(final=final, lr=lr, role="tune") for lr, final in rates.items()])
-    assert found is not None
     assert (found.best_lr, found.low, found.high, found.at_edge) == (1e-1, 1e-2, 1e-1, False)
     lower = sensitivity([record(final=x, lr=lr, role="tune", higher=False) for lr, x in ((1.0, 2.0), (2.0, 2.03))])
-    assert lower is not None
     assert (lower.low, lower.high, lower.at_edge) == (1.0, 2.0, True)
 
 
@@ -225,7 +222,6 @@ def test_learning_rate_range() -> None:
 def test_rates_that_do_equally_well(tried: tuple[float, ...], best: float, at_edge: bool) -> None:
     """The best is the one that a tuning chooses, and at the edge only where none between is as good."""
     found = sensitivity([record(lr=lr, role="tune") for lr in tried] + [record(final=0.1, lr=0.3, role="tune")])
-    assert found is not None
     assert (found.best_lr, found.at_edge) == (best, at_edge)
 
 
@@ -236,7 +232,6 @@ def test_a_rate_is_at_the_edge_by_the_best_trial() -> None:
     better = replace(record(final=0.8, role="tune"), config=config)
     for records, at_edge in ((tried, True), ([*tried, better], False)):
         found = sensitivity(records)
-        assert found is not None
         assert found.at_edge is at_edge
 
 

@@ -208,7 +208,6 @@ def test_settings_are_those_of_the_recipes() -> None:
             assert not differs or "the paper states" in entry.source, (name, column, differs)
             assert not settings or {"lr", "betas", "weight_decay"} <= set(settings)
     for column in TABLES["batch-size"].columns:
-        assert column.batch_size is not None
         recipe = adan.recipes[f"vit-large-batch-{column.batch_size // 1024}k"]
         entry = TABLES["batch-size"].published("adan", column.workload, column)
         assert entry.run["settings"]["lr"] == pytest.approx(recipe.lr, rel=1e-6)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-import types
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.mistakes import with_mistake
 
 import adan
 from adan_bench.theory import methods
@@ -229,16 +228,6 @@ def test_every_claim_holds_and_has_a_mistake_that_it_notices(study: str) -> None
     for check in runner(importlib.import_module(f"adan_bench.theory.{study}"))().checks:
         assert check.passed, f"{check.name}: {check.measured} against {check.bound}"
         assert any(check.name.startswith(name) for name in noticed), check.name
-
-
-def with_mistake(name: str, right: str, wrong: str) -> types.ModuleType:
-    """A module with one piece of its text replaced."""
-    module = importlib.import_module(name)
-    text = inspect.getsource(module)
-    assert text.count(right) >= 1, f"{name} does not say: {right}"
-    mutant = types.ModuleType(name)
-    exec(compile(text.replace(right, wrong), str(module.__file__), "exec"), mutant.__dict__)
-    return mutant
 
 
 def test_decay_schedule() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.learning import chosen
 from support.pools import tune
+from support.scripts import one_weight
 
 from adan_bench.config import Origin
 from adan_bench.errors import UsageError
@@ -21,24 +22,7 @@ from adan_bench.studies.competitors import competitors
 from adan_bench.training.configure import tuned_defaults
 from adan_bench.workloads.registry import get_workload
 
-SCALED = """
-import torch
-from adan_bench import Scale, Task, workload
-
-@workload("two-scales", metric="m", higher_is_better=True, smoke=Scale(1, 4, 1), small=Scale(1, 8, 2))
-def two_scales(context):
-    model = torch.nn.Linear(1, 1)
-    return Task(model, lambda i: i, lambda model, batch: model(torch.ones(1, 1)).sum(), lambda model: {"m": 1.0})
-"""
-
-FAILING = """
-import torch
-from adan_bench import Scale, Task, workload
-
-@workload("failing-often", metric="m", higher_is_better=True, smoke=Scale(1, 4, 1))
-def failing(context):
-    raise RuntimeError("no such luck")
-"""
+SCALED = {"scales": "smoke=Scale(1, 4, 1), small=Scale(1, 8, 2)"}
 
 
 def distinct(out: Path, name: str) -> set[str]:
@@ -77,8 +61,8 @@ def test_an_optimizer_whose_trials_all_diverge(bench: Any, tiny: Path, tmp_path:
 @pytest.mark.usefixtures("inline_pool")
 def test_trials_that_all_fail(bench: Any, tmp_path: Path) -> None:
     """They are listed, the exit code is 1, and no file of settings is written."""
-    script, out = tmp_path / "failing.py", tmp_path / "a"
-    script.write_text(FAILING, encoding="utf-8")
+    out = tmp_path / "a"
+    script = one_weight(tmp_path / "failing.py", "failing-often", built='raise RuntimeError("no such luck")')
     code, text, _ = bench("tune", "--script", script, "--optimizers", "adan", "--trials", 2, "--out", out)
     assert code == 1
     failed = [line for line in text.splitlines() if line.startswith("failed: ")]
@@ -101,8 +85,7 @@ def test_a_comparison_after_a_tuning_without_result(tiny: Path, tmp_path: Path) 
 
 @pytest.mark.usefixtures("inline_pool")
 def test_the_scales_of_a_workload_are_saved_apart(bench: Any, tmp_path: Path) -> None:
-    script, file = tmp_path / "scaled.py", tmp_path / "new [/n]" / "tuned.json"
-    script.write_text(SCALED, encoding="utf-8")
+    script, file = one_weight(tmp_path / "scaled.py", "two-scales", **SCALED), tmp_path / "new [/n]" / "tuned.json"
     for scale in ("smoke", "small"):
         options = ("--script", script, "--optimizers", "adan", "--scale", scale)
         out = bench.ran("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / f"tune-{scale}")
@@ -163,8 +146,7 @@ def test_trials_are_judged_by_the_metric_of_the_tuning(bench: Any, tmp_path: Pat
 )
 def test_settings_tuned_for_another_training(bench: Any, tmp_path: Path, flags: tuple[Any, ...], said: str) -> None:
     """The report says what was different, and names no winner; a script that has changed is another training too."""
-    script, file = tmp_path / "scaled.py", tmp_path / "best.json"
-    script.write_text(SCALED, encoding="utf-8")
+    script, file = one_weight(tmp_path / "scaled.py", "two-scales", **SCALED), tmp_path / "best.json"
     options = ("--script", script, "--optimizers", "adan,sgd")
     bench.ran("tune", *options, "--trials", 1, "--save", file, "--out", tmp_path / "tune")
     if "--init" in flags:
@@ -174,27 +156,15 @@ def test_settings_tuned_for_another_training(bench: Any, tmp_path: Path, flags: 
     out = bench.ran("compare", *options, *flags, "--seeds", 1, "--tuned", file, "--out", tmp_path / "compare")
     assert (words if said else "With 1 seed") in " ".join(out.split())
     assert said or "another training" not in out
-    script.write_text(SCALED + "\n# changed", encoding="utf-8")
+    one_weight(script, "two-scales", **SCALED, loss="pass  # changed")
     out = bench("compare", *options, "--seeds", 1, "--tuned", file, "--out", tmp_path / "changed")[1]
     assert "Tuned for another training (script " in out
 
 
-EDGE = """
-import torch
-from adan_bench import Scale, Task, workload
-
-@workload("ever-faster", metric="m", higher_is_better=True, smoke=Scale(1e9, 4, 1))
-def ever_faster(context):
-    model = torch.nn.Linear(1, 1)
-    moved = lambda model: {"m": -model.weight.item()}
-    return Task(model, lambda i: i, lambda model, batch: model(torch.ones(1, 1)).sum(), moved)
-"""
-
-
 @pytest.mark.usefixtures("inline_pool")
 def test_a_rate_at_the_edge_is_told_when_settings_are_read_from_a_file_too(bench: Any, tmp_path: Path) -> None:
-    script = tmp_path / "edge.py"
-    script.write_text(EDGE, encoding="utf-8")
+    facts = {"metric": "-model.weight.item()", "scales": "smoke=Scale(1e9, 4, 1)"}
+    script = one_weight(tmp_path / "edge.py", "ever-faster", **facts)
     options = ["--script", script, "--optimizers", "adan,sgd", "--seeds", 1]
     bench("tune", *options[:4], "--trials", 3, "--out", tmp_path / "tune")
     entry = json.loads((tmp_path / "tune" / "best.json").read_text(encoding="utf-8"))["workloads"]["ever-faster"][

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import os
-import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.absent import packages, without
+from support.scripts import one_weight, renamed
 
 import adan_bench
 from adan_bench.config import RunProgress
@@ -25,22 +24,11 @@ from adan_bench.training.optimizers import defaults, get_optimizer
 from adan_bench.workloads import registry
 
 SRC = Path(adan_bench.__file__).parent
-FAILS = """
-import torch
-from adan_bench import Scale, Task, workload
-
-@workload("fails", metric="m", higher_is_better=True, smoke=Scale(1.0, 10))
-def fails(context):
-    def loss(model, batch):
-        raise ValueError("labels are not one-hot")
-    return Task(torch.nn.Linear(1, 1), lambda i: i, loss, lambda model: {"m": 1.0})
-"""
 
 
 @pytest.mark.usefixtures("inline_pool")
 def test_the_page_of_a_failed_run_has_the_exception_and_where_it_was_raised(bench: Any, tmp_path: Path) -> None:
-    script = tmp_path / "fails.py"
-    script.write_text(FAILS, encoding="utf-8")
+    script = one_weight(tmp_path / "fails.py", "fails", loss='raise ValueError("labels are not one-hot")')
     code, _, _ = bench("compare", "--script", script, "--optimizers", "adam,sgd", "--seeds", "2", "--out", tmp_path)
     assert code == 1
     page, text = ((tmp_path / f"report.{kind}").read_text(encoding="utf-8") for kind in ("html", "md"))
@@ -48,7 +36,7 @@ def test_the_page_of_a_failed_run_has_the_exception_and_where_it_was_raised(benc
         assert (
             "adam seed 0, adam seed 1, sgd seed 0, sgd seed 1 failed: ValueError: labels are not one-hot (" in content
         )
-        assert "fails.py, line 8, in loss: raise ValueError(" in content.replace("&quot;", '"')
+        assert "fails.py, line 12, in loss: raise ValueError(" in content.replace("&quot;", '"')
         assert "2 failed" in content
         assert "unfinished" not in content.partition("<style>")[0]
     assert 'class="chart"' not in page
@@ -105,11 +93,8 @@ def test_the_packages_of_a_workload_are_those_that_its_file_imports(file: Path) 
 
 @pytest.mark.usefixtures("inline_pool")
 def test_a_wrong_import_of_ours_is_not_called_a_missing_package(bench: Any, tiny: Path, tmp_path: Path) -> None:
-    script = tmp_path / "wrong.py"
-    text = tiny.read_text(encoding="utf-8").replace('"tiny"', '"wrong"')
-    script.write_text(
-        text.replace("    g = torch", "    import adan_bench.no_such_file\n    g = torch"), encoding="utf-8"
-    )
+    broken = ("    g = torch", "    import adan_bench.no_such_file\n    g = torch")
+    script = renamed(tiny, tmp_path / "wrong.py", "wrong", broken)
     code, _, err = bench("run", "wrong", "--script", script, "--out", tmp_path / "a")
     assert code == 1
     assert "wrong: No module named 'adan_bench.no_such_file'; it imports, or built_by names, a wrong file" in err
@@ -223,8 +208,7 @@ def test_speed_writes_its_record_after_every_case(bench: Any, tmp_path: Path, mo
 
 
 def test_a_script_with_one_workload_names_it(bench: Any, tiny: Path) -> None:
-    script = tiny.with_name("single.py")
-    script.write_text(tiny.read_text(encoding="utf-8").replace('"tiny"', '"single"'), encoding="utf-8")
+    script = renamed(tiny, tiny.with_name("single.py"), "single")
     code, out, err = bench("memory", "--script", script)
     assert (code, err) == (0, "")
     assert "AdamW" in out
@@ -284,39 +268,13 @@ def test_the_template_of_a_workload_trains_and_keeps_to_the_layers(
     assert not any(name.startswith("torch") for name in _imported(template / "wine.py", set()))
 
 
-#: For a sitecustomize.py, which every Python process imports as it starts: packages that cannot be found.
-ONLY_BENCH = """
-import sys
-
-class Without:
-    def __init__(self, finders):
-        self.finders = finders
-
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {names}:
-            return None
-        return next(filter(None, (finder.find_spec(name, path, target) for finder in self.finders)), None)
-
-sys.meta_path[:] = [Without(list(sys.meta_path))]
-"""
-
-
 def test_the_path_of_a_new_user_with_only_the_extra_bench(tiny: Path, tmp_path: Path) -> None:
     """From a script to a report, without any package of the other extras."""
-    tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    project = tomllib.loads((SRC.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    others = {re.split(r"[\[>=<;]", entry)[0] for name in extras if name != "bench" for entry in extras[name]} - {
-        "adan"
-    }
     names = {"scikit-learn": "sklearn", "stable-baselines3": "stable_baselines3"}
-    blocked = sorted({names.get(name, name) for name in others} | {"mujoco"})  # pillow comes with matplotlib
-
-    (tmp_path / "sitecustomize.py").write_text(ONLY_BENCH.format(names=blocked), encoding="utf-8")
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SRC.parent}"}
+    others = packages("paper", "cluster", "examples", "vision") - {"adan"}  # pillow comes with matplotlib
     words = ["compare", "--script", str(tiny), "--out", "mine", "--optimizers", "adan,lamb", "--steps", "20"]
-    command = [sys.executable, "-m", "adan_bench.cli", *words, "--tune", "1", "--seeds", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
+    absent = {names.get(name, name) for name in others} | {"mujoco"}
+    done = without(absent, tmp_path, *words, "--tune", "1", "--seeds", "2")
     assert done.returncode == 0, done.stderr
     assert "[6/6]" in done.stdout
     assert "no evidence of a difference" in (tmp_path / "mine" / "report.md").read_text(encoding="utf-8")

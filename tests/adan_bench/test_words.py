@@ -112,7 +112,7 @@ def test_the_rate_of_an_update_is_in_proportion_to_its_row(data: Path) -> None:
     for position in range(3):
         trainer.update()
         rate = trainer.optimizer.param_groups[0]["lr"]
-        assert rate == pytest.approx(trainer.updater.base_lr[0] * trainer.task.batches.row(position)[1] / 70)  # type: ignore[attr-defined]
+        assert rate == pytest.approx(trainer.updater.base_lr[0] * trainer.task.batches.row(position)[1] / 70)
         rates.append(rate)
     assert len(set(rates)) > 1
 

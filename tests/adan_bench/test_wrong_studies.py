@@ -75,11 +75,7 @@ MISTAKES = {
         ("seeds = 2", 'seeds = 2\nrepeats = "feld"', "repeats: no study 'feld'"),
     ],
     "again": [
-        (
-            '"field"',
-            '"field"\noptimizers = ["adamw", "adamw"]',
-            "optimizers: adamw, adamw: it names one twice",
-        ),
+        ('"field"', '"field"\noptimizers = ["adamw", "adamw"]', "optimizers: adamw, adamw: it names one twice"),
         ('"field"', '"field"\noptimizers = ["adamx"]', "optimizers: no optimizer 'adamx'"),
         ('"field"', '"field"\noptimizers = [1]', "optimizers: no optimizer '1'"),
         ("seed = 2000", "seed = 2000\n[search.ranges]\nb9 = [0.9, 0.99]", "search.ranges.b9: no setting has it"),
