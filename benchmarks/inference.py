@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtr
 
-from adan_bench.records.stats import LEVEL, MIN_SEEDS, Interval
+from adan_bench.records.stats import LEVEL, MIN_SEEDS, Interval, quantile
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Estimate:
     def interval(self, comparisons: int = 1) -> Interval:
         if self.n < MIN_SEEDS:
             return Interval(self.n, self.mean, None, None)
-        half = float(stdtrit(self.freedom, 1 - (1 - LEVEL) / (2 * comparisons))) * math.sqrt(self.variance)
+        half = quantile(self.freedom, comparisons=comparisons) * math.sqrt(self.variance)
         return Interval(self.n, self.mean, self.mean - half, self.mean + half)
 
 
@@ -121,7 +121,7 @@ def random_effects(effects: Sequence[tuple[float, float]]) -> FamilySummary:
     variance = max(1.0, squares / (k - 1)) / float(weights.sum())
 
     def around(variance: float, freedom: int) -> Interval:
-        half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
+        half = quantile(freedom) * math.sqrt(variance)
         return Interval(k, mean, mean - half, mean + half)
 
     return FamilySummary(around(variance, k - 1), around(between + variance, k - 2))
@@ -196,6 +196,6 @@ def steps_ratio(ours: PowerLaw, theirs: PowerLaw, at: int, every: Sequence[Power
     scale = sum(law.squares for law in every) / freedom if freedom else 1.0
     variance = scale * (ours.variance(steps) + theirs.variance(at))
     per_step = ours.b * ours.c * steps**-ours.c  # of the loss, per logarithm of steps
-    half = float(stdtrit(freedom or seeds, (1 + LEVEL) / 2)) * math.sqrt(variance) / per_step
+    half = quantile(freedom or seeds) * math.sqrt(variance) / per_step
     ratio = steps / at
     return Interval(len(ours.errors), ratio, ratio * math.exp(-half), ratio * math.exp(half))

@@ -20,6 +20,7 @@ from adan_bench.tables import (
     KINDS,
     MARKS,
     PaperTable,
+    PublishedSettings,
     TableColumn,
     choose,
     figure,
@@ -84,6 +85,10 @@ def test_places_are_those_of_the_paper() -> None:
     assert len({t.label for t in ALL}) == len(ALL)
 
 
+def borrowed(table: PaperTable) -> list[PublishedSettings]:
+    return [entry for name in table.like for entry in TABLES[name].settings]
+
+
 @pytest.mark.parametrize("table", ALL, ids=lambda t: t.name)
 def test_table_is_whole(table: PaperTable) -> None:
     assert table.kind in KINDS
@@ -104,8 +109,8 @@ def test_table_is_whole(table: PaperTable) -> None:
         assert bool(table.planned(scale)) != statement, scale
     for entry in table.settings:
         assert entry.source
-        assert entry.optimizer in {row.optimizer for row in table.rows} or table.like
-        assert set(entry.column) <= set(heads[0]) or table.like
+        assert entry.optimizer in {row.optimizer for row in table.rows} or entry in borrowed(table)
+        assert set(entry.column) <= set(heads[0]) or entry in borrowed(table)
         check_settings(get_optimizer(entry.optimizer), entry.run["settings"])
         assert {*entry.run, *table.run} <= FIELDS
         assert set(entry.guess) <= {"lr", *entry.stated, *FIELDS}
@@ -124,7 +129,7 @@ def test_workloads_exist(table: PaperTable) -> None:
     assert named <= set(there), f"no such workloads: {sorted(named - set(there))}"
     before = {there[name].after for name in named}
     for entry in table.settings:
-        assert set(entry.workload) <= named | before or table.like
+        assert set(entry.workload) <= named | before or entry in borrowed(table)
         for workload in entry.workload or named:
             training = {*table.run.get("training", ()), *entry.run.get("training", ())}
             assert training <= set(there[str(workload)].options), workload

@@ -143,6 +143,13 @@ class WorkloadSummary:
         return f"{usual} ({', '.join(others)})" if others else usual
 
 
+def quantile(freedom: float, level: float = LEVEL, comparisons: int = 1) -> float:
+    """Half the width of a two-sided t interval in standard errors; of several comparisons the level is Bonferroni's."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 1 - (1 - level) / (2 * comparisons)))
+
+
 def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     """Mean and t interval.
 
@@ -158,10 +165,7 @@ def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     mean = statistics.fmean(values)
     if n < MIN_SEEDS:
         return Interval(n, mean, None, None)
-    from scipy.special import stdtrit
-
-    quantile = float(stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * comparisons)))
-    half = quantile * statistics.stdev(values) / math.sqrt(n)
+    half = quantile(n - 1, comparisons=comparisons) * statistics.stdev(values) / math.sqrt(n)
     return Interval(n, mean, mean - half, mean + half)
 
 
@@ -178,12 +182,8 @@ def mean_curve(
     n, by_step = len(curves), [dict(curve) for curve in curves]
     steps = [step for step in by_step[0] if all(step in curve for curve in by_step)]
     values = [[curve[step] for curve in by_step] for step in steps]
-    halves = [0.0] * len(steps)
-    if n > 1:
-        from scipy.special import stdtrit
-
-        scale = float(stdtrit(n - 1, (1 + level) / 2)) / math.sqrt(n)
-        halves = [round(scale * statistics.stdev(at), 12) for at in values]
+    scale = quantile(n - 1, level) / math.sqrt(n) if n > 1 else 0.0
+    halves = [round(scale * statistics.stdev(at), 12) if n > 1 else 0.0 for at in values]
     return steps, [statistics.fmean(at) for at in values], halves
 
 
@@ -196,13 +196,11 @@ def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Inter
     n, mean = min(len(a), len(b)), statistics.fmean(a) - statistics.fmean(b)
     if n < MIN_SEEDS:
         return Interval(n, mean, None, None)
-    from scipy.special import stdtrit
-
     errors = [statistics.variance(values) / len(values) for values in (a, b)]
     if not any(errors):  # all seeds are equal in both, and no degrees of freedom to compute
         return Interval(n, mean, mean, mean)
     freedom = sum(errors) ** 2 / sum(e**2 / (len(values) - 1) for e, values in zip(errors, (a, b), strict=True))
-    half = float(stdtrit(freedom, 1 - (1 - LEVEL) / (2 * comparisons))) * math.sqrt(sum(errors))
+    half = quantile(freedom, comparisons=comparisons) * math.sqrt(sum(errors))
     return Interval(n, mean, mean - half, mean + half)
 
 

@@ -49,8 +49,7 @@ def first_cycle(setting: CycleSetting, method: methods.Algorithm2, replicas: int
     rng = np.random.default_rng(13)
     problem, begin = setting.problem, setting.problem.value(setting.problem.start)
     lengths, changes = np.full((2, replicas), np.nan)
-    for k in range(setting.length):
-        method.step(problem.sample(method.theta, rng))
+    for k, _ in problem.visited(method, setting.length, rng):
         ended = method.restarted[:, 0] & np.isnan(lengths)
         lengths[ended], changes[ended] = k + 1, (problem.value(method.y) - begin)[ended]
     return lengths, changes
@@ -79,8 +78,7 @@ def _restarts(replicas: int, steps: int = 3000) -> Check:
     setting = CycleSetting(problems.slope(), radius=0.8)
     rng, method = np.random.default_rng(14), setting.method(replicas)
     running, restarts = np.ones(replicas, dtype=bool), np.zeros(replicas)
-    for _ in range(steps):
-        method.step(setting.problem.sample(method.theta, rng))
+    for _ in setting.problem.visited(method, steps, rng):
         running &= method.k[:, 0] < setting.length  # a cycle of K iterations is the last
         restarts += method.restarted[:, 0] & running
         if not running.any():
@@ -94,7 +92,7 @@ def _output(length: int = 400) -> Check:
     """Constant gradient: the movement grows to the end of the cycle, so the argmin of the second half is its first."""
     beta = 0.5 / length
     method = methods.Algorithm2(np.zeros(1), 0.01, beta, 1.0)
-    xs, _, moved = methods.trajectory(method, lambda x, k: np.ones(1), length)
-    square = length * sum(moved)  # the smallest R² with which the cycle lasts K
+    xs, moved = methods.trajectory(method, lambda x, k: np.ones(1), length, "moved")
+    square = length * sum(moved[:, 0])  # the smallest R² with which the cycle lasts K
     _, k0 = methods.averaged_iterate(xs, moved)
-    return check("cycle output", moved[k0] / (2 * square / length**2), 1.0)
+    return check("cycle output", float(moved[k0, 0] / (2 * square / length**2)), 1.0)

@@ -24,9 +24,7 @@ def _prox(steps: int = 300) -> Check:
     rng = np.random.default_rng(11)
     adan = methods.Algorithm1(problem.start, eta, (0.3, 0.3, (mu * eps / c) ** 2 / 2), eps, lam, mu)
     promised, size, worst = math.inf, 1.0, -math.inf
-    for k in range(steps):
-        theta = adan.theta
-        adan.step(problem.sample(theta, rng))
+    for k, theta in problem.visited(adan, steps, rng):
         root, lam_k = np.sqrt(adan.n) + eps, methods.decayed(lam, mu, k)
         objective = float(problem.value(theta) + lam_k / 2 * methods.squared_norm(theta, root)[0])
         worst = max(worst, (objective - promised) / size)
@@ -54,9 +52,8 @@ def _averages(replicas: int, steps: int = 40) -> list[Check]:
     smooth, variance = problem.smoothness**2, problem.variance
     last: tuple[Array, ...] | None = None
     worst = np.full(2, -np.inf)
-    for _ in range(steps):
-        theta, g = adan.theta, problem.full(adan.theta)
-        adan.step(problem.sample(theta, rng))
+    for _, theta in problem.visited(adan, steps, rng):
+        g = problem.full(theta)
         now = ((adan.m - g) ** 2).sum(-1), (adan.v**2).sum(-1)
         if last is not None:
             m, v, theta_last, g_last = last

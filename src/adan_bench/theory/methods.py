@@ -6,7 +6,7 @@ Arrays end in the axis of the parameters; axes before it are independent replica
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +84,32 @@ OTHERS = {
 }
 
 
+class Cycles:
+    """What both algorithms keep: their moments, and Eqn 8's sum over the steps of a cycle."""
+
+    theta: Array
+    radius: float
+
+    def __post_init__(self) -> None:
+        self.theta = np.array(self.theta, dtype=np.float64)
+        self.m, self.v, self.n, self.g, self.y, self.eta_k = (np.zeros_like(self.theta) for _ in range(6))
+        self.k = np.zeros((*self.theta.shape[:-1], 1))
+        self.sum = np.zeros_like(self.k)  # Σ‖y_{t+1} − y_t‖² of the cycle
+        self.moved, self.accumulated = self.sum, self.sum
+        self.restarted = self.sum > 0
+
+    def move(self, y: Array, root: Array) -> None:
+        """Go on to y_{k+1}, before θ itself moves. root: √n_k + ε."""
+        first = self.k == 0
+        self.moved = squared_norm(y - np.where(first, self.theta, self.y), root)
+        self.sum = np.where(first, 0.0, self.sum) + self.moved
+        self.accumulated = (self.k + 1) * self.sum
+        self.restarted = self.accumulated > self.radius**2
+        self.y = y
+
+
 @dataclass(eq=False)
-class Algorithm1:
+class Algorithm1(Cycles):
     """Algorithm 1 with the restart of Eqn 8.
 
     mu: μ of the decay schedule λ_k = λ(1 − μ)^k; 0 keeps λ.
@@ -105,14 +129,6 @@ class Algorithm1:
     footnote: bool = True
     signs: Signs = ADAN
 
-    def __post_init__(self) -> None:
-        self.theta = np.array(self.theta, dtype=np.float64)
-        self.m, self.v, self.n, self.g, self.y = (np.zeros_like(self.theta) for _ in range(5))
-        self.k = np.zeros((*self.theta.shape[:-1], 1))
-        self.sum = np.zeros_like(self.k)  # Σ‖y_{t+1} − y_t‖² of the cycle
-        self.moved, self.accumulated = self.sum, self.sum
-        self.restarted = self.sum > 0
-
     def step(self, g: Array) -> None:
         beta1, beta2, beta3 = self.beta
         first, second = self.k == 0, self.k == 1
@@ -129,18 +145,13 @@ class Algorithm1:
         lam = decayed(self.signs.decay * self.lam, self.mu, self.k) if self.lam else 0.0
         theta = proximal_step(self.theta, u, self.eta, eta_k, lam)
         if self.radius < math.inf:
-            y = np.where(first, theta, theta + eta_k * (u - beta1 * g))
-            self.moved = squared_norm(y - np.where(first, self.theta, self.y), root)
-            self.sum = np.where(first, 0.0, self.sum) + self.moved
-            self.accumulated = (self.k + 1) * self.sum
-            self.restarted = self.accumulated > self.radius**2
-            self.y = y
+            self.move(np.where(first, theta, theta + eta_k * (u - beta1 * g)), root)
         self.theta, self.g, self.u, self.eta_k = theta, g, u, eta_k
         self.k = np.where(self.restarted, 0.0, self.k + 1)
 
 
 @dataclass(eq=False)
-class Algorithm2:
+class Algorithm2(Cycles):
     """The supplement's reformulation: β1 = β2 = β, β3 = β² unless given, λ = 0, η_k from n_{k−1}.
 
     The text sets y_1 = x_1, so a cycle begins without momentum. Algorithm 1 has m_0 = g_0 there, and its x_2 goes
@@ -158,12 +169,8 @@ class Algorithm2:
     signs: Signs = ADAN
 
     def __post_init__(self) -> None:
-        self.beta3 = self.beta3 or self.beta**2
-        self.theta = np.array(self.theta, dtype=np.float64)
-        self.m, self.n, self.g, self.y, self.y0, self.eta_k = (np.zeros_like(self.theta) for _ in range(6))
-        self.k = np.zeros((*self.theta.shape[:-1], 1))
-        self.sum, self.moved = np.zeros_like(self.k), np.zeros_like(self.k)
-        self.restarted = self.sum > 0
+        super().__post_init__()
+        self.beta3, self.y0 = self.beta3 or self.beta**2, self.theta
 
     def step(self, g: Array) -> None:
         beta, x, first = self.beta, self.theta, self.k == 0
@@ -172,17 +179,15 @@ class Algorithm2:
         y = x - eta_k * beta * g
         d = np.where(first, 0.0, g - self.g)
         drift = (self.eta_k - eta_k) * (self.m - beta * self.g) + (1 - self.signs.v) * beta * eta_k * d
-        self.theta = np.where(first, x - eta_k * g, y + (1 - beta) * ((y - self.y) + drift))
+        theta = np.where(first, x - eta_k * g, y + (1 - beta) * ((y - self.y) + drift))
         if self.printed:
-            y = np.where(first, self.theta, y)
+            y = np.where(first, theta, y)
         self.m = np.where(first, g, (1 - beta) * self.m + beta * (g + self.signs.v * (1 - beta) * d))
         ahead = g + self.signs.n * (1 - beta) * d
         self.n = (1 - self.beta3) * n + self.beta3 * ahead**2  # the n of the next k, which has g_{k−1} in it
         self.y0 = np.where(first, x, self.y0)
-        self.moved = squared_norm(y - np.where(first, x, self.y), self.eta / eta_k)
-        self.sum = np.where(first, 0.0, self.sum) + self.moved
-        self.restarted = (self.k + 1) * self.sum > self.radius**2
-        self.g, self.eta_k, self.y = g, eta_k, y
+        self.move(y, self.eta / eta_k)
+        self.theta, self.g, self.eta_k = theta, g, eta_k
         self.k = np.where(self.restarted, 0.0, self.k + 1)
 
 
@@ -213,20 +218,17 @@ class OneLayerLamb(Adam):
         self.theta = self.theta - self.eta * ratio * r
 
 
-def trajectory(
-    method: Algorithm1 | Algorithm2, gradient: Gradient, steps: int
-) -> tuple[list[Array], list[Array], list[float]]:
-    """Steps of one replica by the gradients at its iterates: θ_0 … θ_K, g_0 … g_{K−1}, ‖y_{k+1} − y_k‖²_{√n_k}."""
-    thetas, gradients, moved = [method.theta], [], []
+def trajectory(method: Algorithm1 | Algorithm2 | Adam, gradient: Gradient, steps: int, *names: str) -> list[Array]:
+    """Steps by the gradients at the iterates: θ_0 … θ_K, and what the method has under these names after each step."""
+    thetas, states = [method.theta], []
     for k in range(steps):
-        gradients.append(gradient(method.theta, k))
-        method.step(gradients[-1])
+        method.step(gradient(method.theta, k))
         thetas.append(method.theta)
-        moved.append(float(method.moved[0]))
-    return thetas, gradients, moved
+        states.append([getattr(method, name) for name in names])
+    return [np.array(thetas), *(np.array(values) for values in zip(*states, strict=True))]
 
 
-def averaged_iterate(xs: list[Array], moved: list[float]) -> tuple[Array, int]:
+def averaged_iterate(xs: Sequence[Array] | Array, moved: Sequence[float] | Array) -> tuple[Array, int]:
     """Theorem 2's output of a cycle of K iterations: the mean of x_1 … x_{K0}, and K0.
 
     xs: x_0 … x_K. moved: ‖y_{k+1} − y_k‖²_{√n_k} for k = 0 … K−1; K0 is its argmin over ⌊K/2⌋ ≤ k ≤ K−1.

@@ -61,13 +61,8 @@ def run() -> Chapter:
     beta = (BETA, BETA, 0.01)
     adan = methods.Algorithm1(np.zeros(5), 0.1, beta, 1e-3, footnote=False)
     adam = methods.Adam(np.zeros(5), 0.1, beta, 1e-3)
-    us, ns, ms = [], [], []
-    for gradient in g:
-        adan.step(gradient)
-        adam.step(gradient)
-        us.append(adan.u)
-        ns.append(adan.n)
-        ms.append(adam.m)
+    _, us, ns = methods.trajectory(adan, lambda _, k: g[k], STEPS, "u", "n")
+    _, ms = methods.trajectory(adam, lambda _, k: g[k], STEPS, "m")
     adan_sums, n_sums = closed_sums(g, beta, footnote=False)
 
     mu = (1 - BETA) * (1 - 0.5 * 0.96 ** (np.arange(STEPS + 1) / 250))  # Dozat's schedule

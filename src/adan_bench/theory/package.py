@@ -119,7 +119,7 @@ def _lagged(steps: int) -> ChapterTable:
         ends = []
         for lagged in (False, True):
             adan = methods.Algorithm1(start, ETA, (*BETA[:2], beta3), EPS, LAM, lagged=lagged)
-            ends.append(np.array(methods.trajectory(adan, gradient, steps)[0]))
+            ends += methods.trajectory(adan, gradient, steps)
         apart, way = (np.linalg.norm(x, axis=1) for x in (ends[1] - ends[0], ends[0] - start))
         rows.append([f"{1 - beta3:g}", *(f"{apart[k] / way[k]:.2g}" for k in (2, 10, steps))])
     head = ["b3", *(f"after {k} steps" for k in (2, 10, steps))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,14 @@ class Problem:
     largest: float
     hessian: Callable[[Array], Array] | None = None
     rho: float = 0.0
+
+    def visited(self, method: Any, steps: int, rng: Any, every: int = 1) -> Iterator[tuple[int, Array]]:
+        """Steps of a method by stochastic gradients: k and θ_k of each, or each tenth, after the step from there."""
+        for k in range(steps):
+            theta = method.theta
+            method.step(self.sample(theta, rng))
+            if k % every == 0:
+                yield k, theta
 
 
 def ripples(

@@ -17,7 +17,7 @@ from adan_bench.theory.check import Array, Chapter, Check, chapter, check
 def run(steps: int = 300) -> Chapter:
     network, start = problems.digits_network()
     beta = (0.02, 0.08, 0.01)
-    sequence = np.array(methods.trajectory(methods.Algorithm1(start, 0.01, beta, 1e-8), network, steps)[1])
+    _, sequence = methods.trajectory(methods.Algorithm1(start, 0.01, beta, 1e-8), network, steps, "g")
     cycle_checks, plot_cycle = _cycle()
 
     shares, moments = _shares(sequence, beta, 1e-8), _largest(sequence, beta, 1e-8)
@@ -59,13 +59,9 @@ def _shares(gradients: Array, beta: tuple[float, float, float], eps: float) -> d
     """‖m_k‖∞/c∞, ‖n_k‖∞/c∞² and |η_k/η_{k−1} − 1|·ε/(√(2β3)·c∞) along a sequence of gradients."""
     c = 3 * float(np.abs(gradients).max())
     run_ = methods.Algorithm1(np.zeros_like(gradients[0]), 0.01, beta, eps)
-    states = []
-    for g in gradients:
-        run_.step(g)
-        states.append((np.abs(run_.m), run_.n, run_.eta_k))
-    m, n, eta = (np.array(values) for values in zip(*states, strict=True))
+    _, m, n, eta = methods.trajectory(run_, lambda _, k: gradients[k], len(gradients), "m", "n", "eta_k")
     ratio = np.abs(eta[1:] / eta[:-1] - 1)
-    return {"m": m.max(1) / c, "n": n.max(1) / c**2, "eta": ratio.max(1) * eps / (math.sqrt(2 * beta[2]) * c)}
+    return {"m": np.abs(m).max(1) / c, "n": n.max(1) / c**2, "eta": ratio.max(1) * eps / (math.sqrt(2 * beta[2]) * c)}
 
 
 def _largest(gradients: Array, beta: tuple[float, float, float], eps: float) -> dict[str, float]:

@@ -78,13 +78,10 @@ def theorem1(
     adan = methods.Algorithm1(start, setting.eta, setting.beta, setting.eps, setting.lam, setting.mu, signs=signs)
     bounds = np.array(list(BOUNDED.values()))[:, None] * setting.accuracy**2
     total = np.zeros((len(bounds), replicas))
-    for k in range(setting.steps):
-        theta = adan.theta
-        adan.step(problem.sample(theta, rng))
-        if k % every == 0:
-            decay = methods.decayed(setting.lam, setting.mu, k) * (np.sqrt(adan.n) + setting.eps) * theta
-            g = problem.full(theta)
-            total += np.array([(x**2).sum(-1) for x in (g + decay, adan.u + decay, adan.m - g, adan.v)])
+    for k, theta in problem.visited(adan, setting.steps, rng, every):
+        decay = methods.decayed(setting.lam, setting.mu, k) * (np.sqrt(adan.n) + setting.eps) * theta
+        g = problem.full(theta)
+        total += np.array([(x**2).sum(-1) for x in (g + decay, adan.u + decay, adan.m - g, adan.v)])
     return np.asarray(total / math.ceil(setting.steps / every) / bounds)
 
 
@@ -103,12 +100,9 @@ def root_mean_square(
         options |= {"lam": lam, "mu": mu}
     optimizer = method(start, 2 * square, (square, square, 1e-4), 1.0, **options)
     total = np.zeros(replicas)
-    for k in range(steps):
-        theta = optimizer.theta
-        optimizer.step(problem.sample(theta, rng))
-        if k % every == 0:
-            decay = methods.decayed(lam, mu, k) * (np.sqrt(optimizer.n) + 1.0) * theta
-            total += ((problem.full(theta) + decay) ** 2).sum(-1)
+    for k, theta in problem.visited(optimizer, steps, rng, every):
+        decay = methods.decayed(lam, mu, k) * (np.sqrt(optimizer.n) + 1.0) * theta
+        total += ((problem.full(theta) + decay) ** 2).sum(-1)
     return np.sqrt(total / math.ceil(steps / every))
 
 
@@ -182,8 +176,8 @@ def _step(steps: int = 60) -> Check:
     problem, beta, eta, eps, lam, mu = problems.ripples(), (0.1, 0.2, 0.05), 0.1, 0.5, 0.3, 0.01
     rng = np.random.default_rng(3)
     adan = methods.Algorithm1(problem.start, eta, beta, eps, lam, mu)
-    thetas, g, _ = methods.trajectory(adan, lambda x, k: problem.sample(x, rng), steps)
-    theta, (u, n) = np.array(thetas), moments.closed_sums(np.array(g), beta)
+    theta, g = methods.trajectory(adan, lambda x, k: problem.sample(x, rng), steps, "g")
+    u, n = moments.closed_sums(g, beta)
     lam_k = lam * (1 - mu) ** np.arange(steps)[:, None]
     left = lam_k * theta[:-1] + u / (np.sqrt(n) + eps)
     return check("theorem-1 step", distance(left, (1 + eta * lam_k) / eta * (theta[:-1] - theta[1:])), ROUNDING)

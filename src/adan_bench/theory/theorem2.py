@@ -117,8 +117,7 @@ def _recursion(steps: int = 60) -> Check:
     betas = (beta, beta, beta**2)
     rng = np.random.default_rng(3)
     adan = methods.Algorithm1(problem.start, eta, betas, eps, lagged=True, footnote=False)
-    xs, gs, _ = methods.trajectory(adan, lambda x, k: problem.sample(x, rng), steps)
-    x, g = np.array(xs), np.array(gs)
+    x, g = methods.trajectory(adan, lambda x, k: problem.sample(x, rng), steps, "g")
     n = moments.closed_sums(g, betas, footnote=False)[1]
     eta_k = eta / (np.sqrt(np.concatenate([n[:1], n[:-1]])) + eps)
     y = x[:-1] - beta * eta_k * g  # y_1 … y_K
@@ -132,14 +131,13 @@ def _last_cycle(length: int = 4000) -> list[Check]:
     c = eps = 3 * smoothness  # the largest gradient is that of the start, 1
     eta = eps / (6 * smoothness)
     method = methods.Algorithm2(np.ones(1), eta, beta, eps, beta3=beta**4)
-    xs, _, moved = methods.trajectory(method, lambda x, k: smoothness * x, length)
-    radius = math.sqrt(length * sum(moved))  # the smallest with which the cycle lasts K
-    average, k0 = methods.averaged_iterate(xs, moved)
+    x, moved = methods.trajectory(method, lambda x, k: smoothness * x, length, "moved")
+    radius = math.sqrt(length * sum(moved[:, 0]))  # the smallest with which the cycle lasts K
+    average, k0 = methods.averaged_iterate(x, moved)
     bound = 2 * math.sqrt(2 * c) * radius / (eta * length)
     bound += 4 * radius * math.sqrt(c) / (beta * eta * length**2)
     bound += 4 * beta * c**1.5 * radius / (eta * eps)
     share, bounds = smoothness * float(np.abs(average).max()) / bound, f"{smoothness / bound:.0f}"
-    x = np.array(xs)
     mean = x[0] + ((1 - np.arange(k0) / k0)[:, None] * np.diff(x[: k0 + 1], axis=0)).sum(0)
     return [
         check("theorem-2 last cycle", share, 1.0, bounds=bounds, length=length, k0=k0),
