@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import Array, Chapter, Check, chapter, check, mean_ends
+from adan_bench.theory.check import Chapter, Check, chapter, check, mean_ends
 from adan_bench.theory.theorem1 import decayed_problem
 
 
@@ -50,21 +51,19 @@ def _averages(replicas: int, steps: int = 40) -> list[Check]:
     start = np.tile(problem.start, (replicas, 1))
     adan = methods.Algorithm1(start, 0.05, (beta, beta, 0.01), 1.0, footnote=False)
     smooth, variance = problem.smoothness**2, problem.variance
-    last: tuple[Array, ...] | None = None
+    states = []
     worst = np.full(2, -np.inf)
     for _, theta in problem.visited(adan, steps, rng):
         g = problem.full(theta)
-        now = ((adan.m - g) ** 2).sum(-1), (adan.v**2).sum(-1)
-        if last is not None:
-            m, v, theta_last, g_last = last
-            moved, turned = ((theta - theta_last) ** 2).sum(-1), ((g - g_last) ** 2).sum(-1)
-            rights = (
-                (1 - beta) * m + (1 - beta) ** 2 * smooth / beta * moved + beta**2 * variance,
-                (1 - beta) * v + 2 * beta * turned + 3 * beta**2 * variance,
-            )
-            for i, (left, right) in enumerate(zip(now, rights, strict=True)):
-                worst[i] = max(worst[i], mean_ends(left - right)[1] / float(right.mean()))
-        last = (*now, theta, g)
+        states.append((((adan.m - g) ** 2).sum(-1), (adan.v**2).sum(-1), theta, g))
+    for (m, v, theta_last, g_last), (*now, theta, g) in pairwise(states):
+        moved, turned = ((theta - theta_last) ** 2).sum(-1), ((g - g_last) ** 2).sum(-1)
+        rights = (
+            (1 - beta) * m + (1 - beta) ** 2 * smooth / beta * moved + beta**2 * variance,
+            (1 - beta) * v + 2 * beta * turned + 3 * beta**2 * variance,
+        )
+        for i, (left, right) in enumerate(zip(now, rights, strict=True)):
+            worst[i] = max(worst[i], mean_ends(left - right)[1] / float(right.mean()))
     return [
         check(f"descent {name}", w, 0.0, beta=beta, replicas=replicas)
         for name, w in zip("mv", worst.tolist(), strict=True)

@@ -85,7 +85,7 @@ OTHERS = {
 
 
 class Cycles:
-    """What both algorithms keep: their moments, and Eqn 8's sum over the steps of a cycle."""
+    """State of both algorithms, Eqn 8's sum over the steps of a cycle among it."""
 
     theta: Array
     radius: float

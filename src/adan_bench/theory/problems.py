@@ -70,7 +70,7 @@ class Problem:
     rho: float = 0.0
 
     def visited(self, method: Any, steps: int, rng: Any, every: int = 1) -> Iterator[tuple[int, Array]]:
-        """Steps of a method by stochastic gradients: k and θ_k of each, or each tenth, after the step from there."""
+        """Steps of a method by stochastic gradients; after every `every`-th, its k and the θ_k that it started from."""
         for k in range(steps):
             theta = method.theta
             method.step(self.sample(theta, rng))
