@@ -140,17 +140,7 @@ def harness() -> str:
     return numbers(["steps per second (GPU busy)", *modes], rows, f"{where(data)}; Adan, bf16 autocast.")
 
 
-def harness_together() -> str:
-    """Steps per second of several runs on one GPU, all together."""
-    data, rows = read("bench-harness.json"), []
-    for row in data["together"]:
-        one, total = data["alone"][row["case"]][row["mode"]]["steps_per_second"], row["steps_per_second"]
-        rates = [str(row["runs"]), f"{one:.0f}", f"{total:.0f}, ×{total / one:.2f}"]
-        rows.append([f"{row['case']}, {row['mode']}", *rates])
-    return numbers(["", "runs at a time", "one run", "steps per second in total"], rows, f"{where(data)}, MPS.")
-
-
-COSTS = (gpu, wall, cpu, memory, summary, quality, step_time, harness, harness_together)
+COSTS = (gpu, wall, cpu, memory, summary, quality, step_time, harness)
 TABLES: dict[str, Callable[[], str]] = {
     **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES, *short.TABLES)},
     "paper-plan": paper_plan.table,

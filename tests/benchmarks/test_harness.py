@@ -70,14 +70,12 @@ def test_the_error_of_a_row_is_that_of_the_run_that_failed(monkeypatch, failed):
     assert harness.measure("small", "eager", 2, None) == {"error": "out of memory"}
 
 
-def test_tables_are_made_from_such_a_record(monkeypatch):
+def test_the_table_is_made_from_such_a_record(monkeypatch):
     eager = {"steps_per_second": 10.0, "gpu_busy": None}
     record = {
         **readme.read("bench-harness.json"),
         "cases": {"small": harness.CASES["small"]._asdict()},
         "alone": {"small": {"eager": eager, "captured": {"error": "no GPU"}}},
-        "together": [{"case": "small", "mode": "eager", "runs": 2, "steps_per_second": 15.0}],
     }
     monkeypatch.setattr(readme, "read", lambda name: record)
     assert "| small, batch 16 | 10 |  |" in readme.harness()
-    assert "| small, eager | 2 | 10 | 15, ×1.50 |" in readme.harness_together()
