@@ -47,9 +47,9 @@ def searches() -> list[ChosenRatio]:
 def ratios() -> str:
     lines = []
     for family in DATA["families"]:
-        chosen = (f"{search.ratio:.2g} (`{search.study}`)" for search in searches() if search.family == family)
-        lines.append([family, ", ".join(chosen)])
-    return table(["family", "lr ÷ AdamW's that tuning chose"], lines)
+        chosen = sorted(search.ratio for search in searches() if search.family == family)
+        lines.append([family, ", ".join(f"{ratio:.2g}" for ratio in chosen)])
+    return table(["family", "lr ÷ AdamW's, one number for each search"], lines)
 
 
 def errors(predict: Callable[[ChosenRatio, list[ChosenRatio]], float]) -> dict[str, float]:
