@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, read
+from common import read
 from stored import studies
 
 from adan_bench.config import RunConfig
@@ -78,17 +78,11 @@ RANKS = (8, 4, 2, 1)
 
 def table() -> str:
     """A line for each table of the paper that trains."""
-    made = {
-        entry["name"]
-        for file in sorted((ROOT / "results" / "reproduce").glob("*.json"))
-        if (summary := read(f"reproduce/{file.name}"))["scale"] == SCALES[-1]
-        for entry in summary["tables"]
-    }
-    rows = [_line(found, made) for found in tables().values() if found.kind == "train"]
-    return markdown_table(["", "command", "data", "GPUs per run", "runs", "GPU hours", "run at this scale"], rows, 3)
+    rows = [_line(found) for found in tables().values() if found.kind == "train"]
+    return markdown_table(["", "command", "data", "runs", "GPU hours"], rows, 3)
 
 
-def _line(found: PaperTable, made: set[str]) -> list[str]:
+def _line(found: PaperTable) -> list[str]:
     ranks, planned = next((ranks, whole) for ranks in RANKS if (whole := _planned(found, ranks)) is not None)
     configs = [*planned.runs.values()]
     ranks = 1 if all((_hours(config) or 0) < 1 for config in configs) else ranks  # short ones are made side by side
@@ -98,8 +92,8 @@ def _line(found: PaperTable, made: set[str]) -> list[str]:
     said = f"{float(f'{known:.2g}'):,.0f}" if all(hour is not None for hour in hours) else "not estimated"
     shared = f"--ranks {ranks}" if ranks > 1 else "--jobs 8"
     command = " ".join(["reproduce", found.name, shared, *([MORE[found.name]] if found.name in MORE else [])])
-    counts = [str(ranks), f"{len(configs):,}", said, "yes" if found.name in made else "never"]
-    return [f"{found.place}: {found.title}", f"`{command}`", ", ".join(f"`{name}`" for name in data), *counts]
+    names = ", ".join(f"`{name}`" for name in data)
+    return [f"{found.place}: {found.title}", f"`{command}`", names, f"{len(configs):,}", said]
 
 
 def _planned(found: PaperTable, ranks: int) -> PaperPlan | None:
