@@ -129,7 +129,7 @@ def settings() -> str:
 
 def _section(table: PaperTable) -> str:
     title = f"## {table.place}: {table.title}\n\n"
-    if table.like:
+    if table.like and table.curves:  # a figure of their runs
         places = " and ".join(tables()[name].place for name in table.like)
         return f"{title}The runs, and so the settings, are those of {places}."
     cells = [cell for cell in plan([table], RunConfig(scale=SCALES[-1]), Path("runs")).cells if cell.runs]
