@@ -141,10 +141,6 @@ def weights_file(init: Path) -> Path:
     return file
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch
-
-
 @dataclass
 class Task:
     """One workload, built: what the loop trains.
@@ -177,7 +173,7 @@ class Task:
     note: str = ""
     max_grad_norm: float | None = None
     groups: Callable[[nn.Module, Settings], list[dict[str, Any]]] | None = None
-    prepare: Callable[[Any], Any] = _as_it_is
+    prepare: Callable[[Any], Any] = field(default=lambda batch: batch)
     eager: str = ""
     rate: Callable[[int], float] | None = None
     roles: Mapping[str, str] = field(default_factory=dict)

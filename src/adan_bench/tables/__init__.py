@@ -33,7 +33,6 @@ from typing import Any
 from adan_bench.errors import UsageError, unknown
 from adan_bench.task import SCALES, Settings
 
-KINDS = ("train", "speed", "parallel", "statement")
 MARKS = "*⋄"
 TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
 RESTARTS = "restarts"  # nor this one
