@@ -85,20 +85,18 @@ def theorem1(
     return np.asarray(total / math.ceil(setting.steps / every) / bounds)
 
 
-Method = Callable[..., Any]
 LENGTH = 16  # T = 16·ϵ^−4: long enough to pass the transient of every start below
 
 
 def root_mean_square(
-    problem: Problem, method: Method, steps: int, replicas: int, lam: float = 0.0, every: int = 10, **options: Any
+    problem: Problem, method: Callable[..., Any], steps: int, replicas: int, lam: float = 0.0, every: int = 10
 ) -> Array:
     """√(mean of ‖∇F_k(θ_k)‖²) over T steps: ϵ⁴ = 16/T, β1 = β2 = ϵ², η = 2ϵ², ε = 1, λ_k = λ(1−μ)^k, μ = 0.1/T."""
     rng = np.random.default_rng(8)
     square, mu = math.sqrt(LENGTH / steps), 0.1 / steps
     start = np.tile(problem.start, (replicas, 1))
-    if lam:
-        options |= {"lam": lam, "mu": mu}
-    optimizer = method(start, 2 * square, (square, square, 1e-4), 1.0, **options)
+    decaying = {"lam": lam, "mu": mu} if lam else {}
+    optimizer = method(start, 2 * square, (square, square, 1e-4), 1.0, **decaying)
     total = np.zeros(replicas)
     for k, theta in problem.visited(optimizer, steps, rng, every):
         decay = methods.decayed(lam, mu, k) * (np.sqrt(optimizer.n) + 1.0) * theta
