@@ -11,10 +11,11 @@ BETAS = (0.9, 0.8, 0.95)
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
-@pytest.fixture(scope="module")
-def compiled():
+def test_compilation_to_machine_code():
     """Three steps, as they are and compiled: 8-bit and 4-bit states of 4,900 elements, no multiple of 32, Kahan
-    summation of a bf16 parameter, and fp32 states. One compilation serves all tests, because it takes ten seconds.
+    summation of a bf16 parameter, and fp32 states. In one compilation, because it takes ten seconds.
+
+    Users who compiled lost the weights of an 8-bit step (1e30 or NaN after one or two), and what kahan_sum had kept.
     """
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -35,26 +36,12 @@ def compiled():
             for p, grad in zip(params, grads, strict=True):
                 p.grad = grad.clone()
             step()
-    return twins
-
-
-def test_compilation_to_machine_code(compiled):
-    (eager, _), (params, _) = compiled
+    (eager, opt), (params, compiled_opt) = twins
     torch.testing.assert_close(params[3], eager[3], rtol=1e-5, atol=1e-6)
-
-
-def test_quantized_states_of_any_size(compiled):
-    """A user who compiled an 8-bit step lost the weights: 1e30 or NaN after one or two steps."""
-    (eager, _), (params, _) = compiled
     for i in (0, 2):
         assert params[i].isfinite().all()
         # A last bit that differs may tip the rounding of a state.
         assert (params[i] - eager[i]).abs().max() < 1e-4
-
-
-def test_kahan_summation(compiled):
-    """A user who compiled a step with kahan_sum trained without it: what rounding cut off was lost."""
-    (eager, opt), (params, compiled_opt) = compiled
     kept = [o.state[p[1]]["compensation"] for o, p in ((opt, eager), (compiled_opt, params))]
     assert kept[0].any()
     torch.testing.assert_close(kept[1], kept[0], rtol=0.02, atol=0)

@@ -172,19 +172,10 @@ def test_over_steps_an_element_is_rounded_up_as_often_as_it_should_be(state):
 # ---- optimizers
 
 
-BYTES = {"8bit": 4.2, "8bit coupled": 3.2, "4bit": 2.7, "4bit coupled": 2.2, "bf16": 8.0, "coupled": 12.0}
-
-
 @pytest.mark.parametrize("form", FORMS)
-def test_bytes_of_a_parameter(form):
-    p = torch.randn(300, 300, requires_grad=True)
-    p.grad = torch.randn_like(p)
-    opt = Adan([p], **FORMS[form])
-    opt.step()
-    size = sum(x.nbytes for name, x in opt.state[p].items() if name != "step") / p.numel()
-    assert BYTES[form] - 0.2 < size <= BYTES[form]
-    words = {"bf16": "bfloat16", "coupled": "float32 coupled"}
-    assert words.get(form, form.replace("bit", " bit")) in repr(opt)
+def test_repr_names_the_form(form):
+    words = {"bf16": "bfloat16", "coupled": "float32 coupled"}.get(form, form.replace("bit", " bit"))
+    assert f"States: {words} for 1 parameter" in repr(Adan([torch.zeros(300, 300)], **FORMS[form]))
 
 
 @pytest.mark.parametrize(("state_format", "bound"), [("fp32", 1.01), ("8bit", 2), ("4bit", 6)])

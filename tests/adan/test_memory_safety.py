@@ -6,8 +6,6 @@ import pytest
 from support import moved_memory
 from support.engines import unsupported_reason
 
-NAMES = [case.__name__ for case in moved_memory.CHANGES]
-
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
@@ -26,7 +24,7 @@ engines = pytest.mark.parametrize("name", ["loop", "foreach", "cpu", "cuda"])
 
 
 @engines
-@pytest.mark.parametrize("case", NAMES)
+@pytest.mark.parametrize("case", moved_memory.CHANGES)
 def test_a_parameter_that_is_another_tensor_at_the_same_address(outcome, name, case):
     """A user who slices, grows or retypes `p.data` in place got corrupted memory or stale states, silently."""
     assert outcome(name, case) is None

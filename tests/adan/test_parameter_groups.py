@@ -85,6 +85,7 @@ TWO = nn.ModuleDict({"a": Holder("pos_embed", "wte"), "b": Holder("wte")})
 BACKBONE = holder_of(kernel=KERNEL, mlp=nn.Linear(2, 2), mlp2=nn.Linear(2, 2))
 BACKBONE.no_weight_decay = lambda: ["kernel", "mlp"]
 
+OTHER_NAMES = "unbiased wte composition_embed token_embedding repos_embed proposal tokens head"
 #: A model, options, and the names that decay. The other names are those of no weight decay.
 DECAYS = {
     "a scalar": (shaped(), {}, ""),
@@ -111,19 +112,7 @@ DECAYS = {
         for name in ("bias", "in_proj_bias", "bias_k", "q_bias_table")
     },
     "a module called bias": (nn.ModuleDict({"bias": nn.Linear(2, 2)}), {}, "bias.weight"),
-    **{
-        name: (Holder(name), {}, name)
-        for name in [
-            "unbiased",
-            "wte",
-            "composition_embed",
-            "token_embedding",
-            "repos_embed",
-            "proposal",
-            "tokens",
-            "head",
-        ]
-    },
+    **{name: (Holder(name), {}, name) for name in OTHER_NAMES.split()},
     "default names": (TWO, {}, "a.wte b.wte"),
     "no names": (TWO, {"no_decay_names": ()}, "a.pos_embed a.wte b.wte"),
     "a pattern": (TWO, {"no_decay_names": ["w?e"]}, "a.pos_embed"),

@@ -47,23 +47,6 @@ def is_refused(engine, start, change):
     assert all(map(same_bits, [buffer, *opt.state[p].values()], before))
 
 
-def grows(engine):
-    is_refused(engine, lambda buffer: buffer[:100], lambda buffer: buffer)
-
-
-def shrinks(engine):
-    is_refused(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:50])
-
-
-def is_reshaped(engine):
-    is_refused(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:100].view(4, 25))
-
-
-def becomes_bytes_of_another_type(engine):
-    """The whole buffer under a narrower type: more elements than the states have."""
-    is_refused(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:100].view(torch.bfloat16))
-
-
 def is_as_if_copied(engine, start, change):
     """What lies at the old address but is another tensor makes the steps of the same tensor at a new address."""
     results = []
@@ -83,22 +66,6 @@ def is_as_if_copied(engine, start, change):
             step(opt, p, k)
         results.append(bits([buffer, p, *opt.state[p].values()]))
     assert all(x.dtype == y.dtype and same_bits(x, y) for x, y in zip(*results, strict=True))
-
-
-def becomes_double(engine):
-    is_as_if_copied(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:200].view(torch.float64))
-
-
-def becomes_half(engine):
-    is_as_if_copied(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:50].view(torch.bfloat16))
-
-
-def is_sliced(engine):
-    is_as_if_copied(engine, lambda buffer: buffer[:100], lambda buffer: buffer[:200:2])
-
-
-def is_filled_up(engine):
-    is_as_if_copied(engine, lambda buffer: buffer[:200:2], lambda buffer: buffer[:100])
 
 
 FORMS = {
@@ -130,19 +97,26 @@ def moves_its_states(engine, form):
     assert all(map(same_bits, *results))
 
 
-CHANGES = [
-    grows,
-    shrinks,
-    is_reshaped,
-    becomes_bytes_of_another_type,
-    becomes_double,
-    becomes_half,
-    is_sliced,
-    is_filled_up,
-]
-CASES = {case.__name__: case for case in CHANGES} | {
-    f"moves its states, {form}": partial(moves_its_states, form=form) for form in FORMS
+def first(n):
+    return lambda buffer: buffer[:n]
+
+
+def changes(case, start, change):
+    return partial(case, start=start, change=change)
+
+
+CHANGES = {
+    "grows": changes(is_refused, first(100), lambda buffer: buffer),
+    "shrinks": changes(is_refused, first(100), first(50)),
+    "is reshaped": changes(is_refused, first(100), lambda buffer: buffer[:100].view(4, 25)),
+    # The whole buffer under a narrower type: more elements than the states have.
+    "becomes bytes of another type": changes(is_refused, first(100), lambda buffer: buffer[:100].view(torch.bfloat16)),
+    "becomes double": changes(is_as_if_copied, first(100), lambda buffer: buffer[:200].view(torch.float64)),
+    "becomes half": changes(is_as_if_copied, first(100), lambda buffer: buffer[:50].view(torch.bfloat16)),
+    "is sliced": changes(is_as_if_copied, first(100), lambda buffer: buffer[:200:2]),
+    "is filled up": changes(is_as_if_copied, lambda buffer: buffer[:200:2], first(100)),
 }
+CASES = CHANGES | {f"moves its states, {form}": partial(moves_its_states, form=form) for form in FORMS}
 
 
 def run(engine, names, file):
