@@ -21,15 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 import adan
 from adan import Adan, release_gradients
-from support.sharded import (
-    OPTIONS,
-    Sharded,
-    Single,
-    assert_same,
-    everything,
-    own_params,
-    zero_redundancy,
-)
+from support.sharded import ENGINES, OPTIONS, Sharded, Single, assert_same, everything, own_params, zero_redundancy
 
 SCALING = Path(__file__).parents[2] / "benchmarks" / "scaling.py"
 
@@ -313,9 +305,7 @@ CASES = {
     **{f"traffic of {name}": partial(moves_what_the_table_says, name) for name in ("ddp", "zero", "fsdp")},
     "a wrong group, a wrong gradient": names_what_is_wrong_with_a_group_or_a_gradient,
     "partial gradients": sums_what_is_partial,
-    "empty parts, cpu": partial(serves_empty_parts, {"fused": True}),
-    "empty parts, foreach": partial(serves_empty_parts, {"foreach": True}),
-    "empty parts, loop": partial(serves_empty_parts, {"foreach": False, "fused": False}),
+    **{f"empty parts, {name}": partial(serves_empty_parts, engine) for name, engine in ENGINES.items()},
     "no gradients": works_without_gradients,
     "lr of zero": takes_a_last_step_without_a_learning_rate,
     "named groups": sums_over_a_named_group,
