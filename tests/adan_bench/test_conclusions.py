@@ -20,11 +20,13 @@ def test_fewer_than_three_seeds_make_no_claim() -> None:
     (summary,) = summarize(three("adan", 0.9, 0.9) + three("adamw", 0.1, 0.1))
     assert summary.optimizers[0].final.low is None
     text = conclude(summary)
+    assert winner(summary) is None
     assert "With 2 seeds this is no evidence" in text
     assert "better" not in text
 
 
 def test_a_clear_difference_and_an_unclear_one() -> None:
+    assert winner(summarize(three("adan", 0.9, 0.7, 0.8) + three("sgd", 0.8, 0.8, 0.79))[0]) is None
     records = three("adan", 0.90, 0.91, 0.92) + three("adamw", 0.80, 0.81, 0.8201) + three("adam", 0.95, 0.80, 0.93)
     (summary,) = summarize(records)
     text = conclude(summary)
@@ -57,19 +59,6 @@ def test_each_number_of_seeds_is_that_of_its_optimizer() -> None:
     assert shared.startswith("adan and adamw share the highest mean m, 0.9000 (n=2 and 3).")
 
 
-def test_one_optimizer_is_compared_with_none() -> None:
-    assert conclude(summarize(three("adan", 0.9))[0]) == "Only adan was run: mean m 0.9000, n=1."
-    (summary,) = summarize(three("adan", 0.9) + three("sgd", None))
-    assert conclude(summary).startswith("Only adan finished: mean m 0.9000, n=1.")
-
-
-def test_lower_is_better_and_ties() -> None:
-    records = three("adan", 1.0, 1.0, 1.0, higher=False) + three("sgd", 2.0, 2.1, 2.2, higher=False)
-    (summary,) = summarize(records + three("adam", 1.0, 1.0, 1.0, higher=False))
-    assert [o.name for o in summary.optimizers][-1] == "sgd"
-    assert conclude(summary).startswith("adan and adam share the lowest mean m, 1.000 (n=3).")
-
-
 @pytest.mark.parametrize("base", [1234.0, 0.97])
 def test_means_that_read_the_same_are_no_tie_where_the_seeds_tell_them_apart(base: float) -> None:
     unit = 0.1 if base > 1 else 1e-5
@@ -82,12 +71,25 @@ def test_means_that_read_the_same_are_no_tie_where_the_seeds_tell_them_apart(bas
     assert len({text.partition(" ")[0] for text in shown}) == 2
 
 
-def test_diverged_runs_are_said() -> None:
-    (summary,) = summarize(three("adan", 0.9, 0.9, 0.9) + three("sgd", None, None, None))
-    assert summary.optimizers[-1].final is None
-    assert conclude(summary).endswith("sgd: 3 of 3 diverged.")
-    (summary,) = summarize(three("sgd", None, None))
-    assert conclude(summary) == "No run finished, so there is nothing to compare. sgd: 2 of 2 diverged."
+LOW: dict[str, Any] = {"higher": False}
+TIED = [*three("adan", 1.0, 1.0, 1.0, **LOW), *three("sgd", 2.0, 2.1, 2.2, **LOW), *three("adam", 1.0, 1.0, 1.0, **LOW)]
+
+
+@pytest.mark.parametrize(
+    ("runs", "begins", "ends"),
+    [
+        (three("adan", 0.9), "Only adan was run: mean m 0.9000, n=1.", ""),
+        (three("adan", 0.9) + three("sgd", None), "Only adan finished: mean m 0.9000, n=1.", ""),
+        (TIED, "adan and adam share the lowest mean m, 1.000 (n=3).", ""),
+        (three("adan", 0.9, 0.9, 0.9) + three("sgd", None, None, None), "Only adan", "sgd: 3 of 3 diverged."),
+        (three("sgd", None, None), "No run finished, so there is nothing to compare.", " sgd: 2 of 2 diverged."),
+    ],
+)
+def test_what_has_no_other_to_be_compared_with(runs: list[RunRecord], begins: str, ends: str) -> None:
+    (summary,) = summarize(runs)
+    assert conclude(summary).startswith(begins)
+    assert conclude(summary).endswith(ends)
+    assert winner(summary) is None
 
 
 def test_an_optimizer_with_diverged_seeds_is_not_better() -> None:
@@ -254,11 +256,6 @@ def test_seeds_that_change_nothing_count_as_one() -> None:
     assert winner(summary) is None
     (summary,) = summarize([run("adan", 0.9, seed, 0.3 + seed) for seed in range(3)] + sgd)
     assert winner(summary) == "adan"
-
-
-def test_a_row_is_marked_only_where_the_seeds_support_it() -> None:
-    assert winner(summarize(three("adan", 0.9, 0.7, 0.8) + three("sgd", 0.8, 0.8, 0.79))[0]) is None
-    assert winner(summarize(three("adan", 0.9, 0.91) + three("sgd", 0.5, 0.51))[0]) is None  # two seeds
 
 
 def test_a_best_rate_at_the_edge_is_flagged() -> None:

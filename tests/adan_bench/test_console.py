@@ -41,28 +41,25 @@ def test_a_narrow_table_has_all_of_its_text() -> None:
     assert "1 runs [/a]" in output.getvalue()
 
 
+def shown(events: list[Event], terminal: bool = False) -> str:
+    output = io.StringIO()
+    with showing(Console(file=output, force_terminal=terminal, width=200), as_json=False) as show:
+        display: Any = show
+        for event in events:
+            display.shown = -1e9  # the last line was long ago
+            show(event)
+            if terminal:
+                display.bars.refresh()
+    return output.getvalue()
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_live_and_plain(config: Any, terminal: bool) -> None:
     """Loss, metric, steps per second and time left are there; only a terminal gets control characters."""
-    output = io.StringIO()
-    with showing(Console(file=output, force_terminal=terminal, width=200), as_json=False) as show:
-        shown: Any = show
-        for event in events(config):
-            shown.shown = -1e9  # the last line was long ago
-            show(event)
-            if terminal:
-                shown.bars.refresh()
-    text = output.getvalue()
-    for part in (
-        "tiny adan seed 1",
-        "0.5000",
-        "0.3750",
-        "20.0 steps/s",
-        "2 s left",
-        "error 0.2500",
-        "diverged at step 60: error not finite",
-    ):
+    text = shown(events(config), terminal)
+    for part in ("tiny adan seed 1", "0.5000", "0.3750", "20.0 steps/s", "2 s left", "error 0.2500"):
         assert part in text
+    assert "diverged at step 60: error not finite" in text
     assert ("\x1b" in text) == terminal
 
 
@@ -70,11 +67,9 @@ def test_a_trial_names_what_it_varies(config: Any) -> None:
     """Later trials have their settings from records, where tuples are lists."""
     usual = defaults(get_optimizer("adan"))
     for settings in (usual, as_json(usual)):
-        output = io.StringIO()
         job = Job(config("adan", role="tune", settings={**settings, "lr": 0.1, "eps": 1e-6}), Path("tune-06"))
-        with showing(Console(file=output, width=200), as_json=False) as show:
-            show(Event(job, 1, 2, result={"status": "unfinished", "step": 3}))
-        assert "tune-06 lr=0.1 eps=1e-06: paused at step 3" in output.getvalue()
+        text = shown([Event(job, 1, 2, result={"status": "unfinished", "step": 3})])
+        assert "tune-06 lr=0.1 eps=1e-06: paused at step 3" in text
 
 
 def test_json_names_variants(config: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,25 +83,17 @@ def test_json_names_variants(config: Any, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_gpu_is_shown(config: Any, terminal: bool) -> None:
     """How busy it is, who says so, and its memory; nothing of that on a CPU."""
-    job, output = Job(config("adan"), Path("somewhere")), io.StringIO()
-    load = {"gpu_share": 0.97, "gpu_source": "NVML", "gpu_bytes": 1_900_000_000}
-    with showing(Console(file=output, force_terminal=terminal, width=200), as_json=False) as show:
-        shown: Any = show
-        for more in ({}, load):
-            shown.shown = -1e9
-            show(Event(job, 0, 1, progress=RunProgress(30, 60, 0.5, None, 20.0, 1.5, **more)))
-            if terminal:
-                shown.bars.refresh()
-            assert ("GPU" in output.getvalue()) == bool(more)
-    assert "GPU 97% (NVML)" in output.getvalue()
-    assert "1.9 GB" in output.getvalue()
+    job, load = Job(config("adan"), Path("somewhere")), {"gpu_share": 0.97, "gpu_source": "NVML", "gpu_bytes": 19e8}
+    cpu, gpu = (Event(job, 0, 1, progress=RunProgress(30, 60, 0.5, None, 20.0, 1.5, **more)) for more in ({}, load))
+    assert "GPU" not in shown([cpu], terminal)
+    text = shown([cpu, gpu], terminal)
+    assert "GPU 97% (NVML)" in text
+    assert "1.9 GB" in text
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_square_brackets_are_no_markup(config: Any, terminal: bool) -> None:
-    job, output = Job(config("adan", label="adan:path=[/a]"), Path("somewhere")), io.StringIO()
+    job = Job(config("adan", label="adan:path=[/a]"), Path("somewhere"))
     failed = {"status": "failed", "error": "RuntimeError: no file in [/data/images]", "step": 0}
-    with showing(Console(file=output, force_terminal=terminal, width=200), as_json=False) as show:
-        show(Event(job, 0, 1))
-        show(Event(job, 1, 1, result=failed))
-    assert "tiny adan:path=[/a] seed 0: failed: RuntimeError: no file in [/data/images]" in output.getvalue()
+    text = shown([Event(job, 0, 1), Event(job, 1, 1, result=failed)], terminal)
+    assert "tiny adan:path=[/a] seed 0: failed: RuntimeError: no file in [/data/images]" in text

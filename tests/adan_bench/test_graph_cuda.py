@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import settings
+from support.learning import killed_run, settings
 
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.training import optimizers
@@ -78,23 +78,13 @@ def test_captured_and_eager_make_the_same_curve(tmp_path: Path, name: str) -> No
     assert b[-1] < b[0]
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.parametrize(("first", "second"), [("on", "on"), ("on", "off"), ("off", "on")])
 @pytest.mark.parametrize("name", ["cifar-vit", "lstm-1"])
 def test_resume_in_and_across_the_modes(tmp_path: Path, name: str, first: str, second: str) -> None:
     whole, curve = made(tmp_path / "whole", name, second, steps=60)
     config = replace(settings(name, device="cuda", graph=first, steps=60), log_every=10, eval_every=100)
     config = replace(config, checkpoint_every=30)
-
-    def kill(progress: Any) -> None:
-        if progress.step >= 40:
-            raise Killed
-
-    with pytest.raises(Killed):
-        run(config, RunStore(tmp_path / "broken"), kill)
+    killed_run(config, tmp_path / "broken", 40)
     result = run(replace(config, graph=second), RunStore(tmp_path / "broken"), resume=True)
     record = read_run(tmp_path / "broken")
     assert result["graph"] == ("captured" if second == "on" else "eager: --graph off")

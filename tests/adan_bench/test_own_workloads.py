@@ -116,12 +116,6 @@ def test_seen_in_the_run(bench: Any, tmp_path: Path, old: str, new: str, words: 
     assert read_run(tmp_path / "out").status == "failed"
 
 
-def test_a_right_one_runs(bench: Any, tmp_path: Path) -> None:
-    script = tmp_path / "own.py"
-    script.write_text(GOOD, encoding="utf-8")
-    bench.ran("run", "own", "--script", script, "--out", tmp_path / "out")
-
-
 def test_it_may_be_in_a_module_beside_the_script(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [*sys.path])
     (tmp_path / "beside_own.py").write_text(GOOD.replace('"own"', '"beside"'), encoding="utf-8")

@@ -182,12 +182,10 @@ def test_text_is_code_where_markdown_has_it() -> None:
     assert html.items(["`a`"]).html.count("<code>") == 1
 
 
-@pytest.mark.parametrize("kind", ["compare", "tune", "reproduce", "theory"])
+@pytest.mark.parametrize("kind", ["tune", "reproduce", "theory"])
 def test_no_page_is_wider_than_a_phone(browser: chromium.Browser, page: Path, tmp_path: Path, kind: str) -> None:
     """A word of any length, such as a path or a claim, does not push the page beyond 400 px."""
-    if kind == "compare":
-        found = page
-    elif kind == "tune":
+    if kind == "tune":
         found, _ = write_tuning(read_runs(page.parent)[0], tmp_path)
     elif kind == "reproduce":
         record = Path(__file__).parents[2] / "results" / "reproduce" / "smoke.json"

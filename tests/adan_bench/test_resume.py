@@ -11,13 +11,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.forked import Program
-from support.learning import killed_run
+from support.learning import killed_run, settings
 
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, read_run, read_runs
@@ -242,6 +243,14 @@ def test_a_damaged_record_is_named_and_left_out(bench: Any, config: Any, tmp_pat
         assert f"{name} is damaged" in text
 
 
+@pytest.fixture(scope="module")
+def two_runs(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, config = tmp_path_factory.mktemp("runs"), settings("tiny", script=tiny, steps=20)
+    for seed in range(2):
+        run(replace(config, log_every=1, eval_every=20, seed=seed), RunStore(folder / str(seed)))
+    return folder
+
+
 @pytest.mark.parametrize(
     ("file", "change", "why"),
     [
@@ -262,12 +271,9 @@ def test_a_damaged_record_is_named_and_left_out(bench: Any, config: Any, tmp_pat
         ("metrics.jsonl", None, "it is missing"),
     ],
 )
-def test_valid_json_that_is_no_record(
-    bench: Any, config: Any, tmp_path: Path, file: str, change: Any, why: str
-) -> None:
+def test_valid_json_that_is_no_record(two_runs: Path, tmp_path: Path, file: str, change: Any, why: str) -> None:
     """A key that is missing, or a value of another type: the run is left out like any damaged one."""
-    for seed in range(2):
-        run(config(steps=20, log_every=1, seed=seed), RunStore(tmp_path / str(seed)))
+    shutil.copytree(two_runs, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "1" / file
     text, lines = path.read_text(encoding="utf-8"), path.suffix == ".jsonl"
     found = [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)

@@ -230,10 +230,6 @@ def test_every_claim_holds_and_has_a_mistake_that_it_notices(study: str) -> None
         assert any(check.name.startswith(name) for name in noticed), check.name
 
 
-def test_decay_schedule() -> None:
-    assert methods.decayed(0.5, 0.1, 3) == pytest.approx(0.5 * 0.9**3)
-
-
 def test_averaged_iterate_takes_the_least_movement_of_the_second_half() -> None:
     xs = [np.array([float(k)]) for k in range(9)]
     average, k0 = methods.averaged_iterate(xs, [0.0, 9, 9, 9, 5, 4, 1, 2])
