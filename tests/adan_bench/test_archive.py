@@ -141,3 +141,45 @@ def test_a_run_that_was_cut_off_is_unfinished() -> None:
     records, _ = read_archive(EVIDENCE / "gpt-30m-cut-off.jsonl")
     assert {r.status for r in records} == {"unfinished"}
     assert min(r.metrics[-1]["step"] for r in records) == 2550
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_one_report_of_several_folders(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    """In the first of them, or elsewhere, so that an archive stays as it is; a run in two of them counts once."""
+    a, b, c = (tmp_path / name for name in ("a", "b [/b]", "c"))
+    for folder, optimizer in ((a, "adan"), (b, "adamw")):
+        options = ("--script", tiny, "--optimizer", optimizer, "--steps", 20, "--out", folder)
+        code, out, err = bench("run", "tiny", *options)
+        assert (code, f"record: {folder}\n" in out) == (0, True), err
+    before = contents(tmp_path)
+    code, out, err = bench("report", a, b, tmp_path / "a", tmp_path, "--out", c / "new", "--json")
+    assert (code, json.loads(out)["path"]) == (0, str(c / "new" / "report.html")), err
+    text = (c / "new" / "report.md").read_text(encoding="utf-8")
+    assert "1 workload, 2 optimizers, 2 runs." in text
+    assert "count once" not in text
+    assert {path: content for path, content in contents(tmp_path).items() if c not in path.parents[:2]} == before
+    bench.ran("report", a, b)
+    assert "2 optimizers, 2 runs." in (a / "report.md").read_text(encoding="utf-8")
+    assert not (b / "report.md").exists()
+
+
+def test_records_written_before_still_open(bench: Any, tmp_path: Path) -> None:
+    """An archive of `make demo` by earlier versions, with a flat configuration and nulls in it."""
+    archive = Path(__file__).parents[1] / "support" / "earlier_runs.jsonl"
+    for i, line in enumerate(archive.read_text(encoding="utf-8").splitlines()):
+        found = json.loads(line)
+        config, folder = found["config"], tmp_path / str(i)
+        metric = "loss" if config["workload"] == "pycode-gpt2" else "accuracy"
+        facts = {"metric": metric, "higher_is_better": metric != "loss", "target": 0.5, "summary": "", "name": ""}
+        folder.mkdir()
+        content = {"config": config, "workload": facts, "optimizer": {"name": config["optimizer"], "passes": 1}}
+        for name, value in (("config", content), ("environment", found["environment"]), ("result", found["result"])):
+            (folder / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+        end = {key: found["result"][key] for key in ("step", "seconds")} | found["result"]["final"]
+        (folder / "metrics.jsonl").write_text(json.dumps({"kind": "eval", **end}) + "\n", encoding="utf-8")
+    out = bench.ran("report", tmp_path)
+    assert out.count("has the highest mean accuracy") + out.count("share the highest mean accuracy") == 2
+    assert "(n=3)" in (tmp_path / "report.md").read_text(encoding="utf-8")

@@ -85,11 +85,9 @@ def press(sigint: None) -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("forked_workers")
-@pytest.mark.parametrize("command", ["compare", "tune"])
-def test_ctrl_c_costs_no_step(bench: Any, tiny: Path, tmp_path: Path, press: Any, command: str) -> None:
+def test_ctrl_c_costs_no_step(bench: Any, tiny: Path, tmp_path: Path, press: Any) -> None:
     """A signal to the command alone; --resume ends with the numbers of an undisturbed study."""
-    more = ["--seeds", "2"] if command == "compare" else ["--trials", "2"]
-    options = [command, "tiny", "--script", tiny, "--optimizers", "adan", "--steps", "600", *more, "--out"]
+    options = ["tune", "tiny", "--script", tiny, "--optimizers", "adan", "--steps", "600", "--trials", 2, "--out"]
     out, runs = tmp_path / "a", lambda: read_runs(out)[0]
     press(lambda: any(file.stat().st_size > 0 for file in out.rglob("metrics.jsonl")))
     code, _, err = bench(*options, out)

@@ -21,7 +21,7 @@ from support.forked import Program
 from support.learning import killed_run, settings
 
 from adan_bench.errors import UsageError
-from adan_bench.records.store import RunStore, read_run, read_runs
+from adan_bench.records.store import RunStore, read_json, read_run, read_runs
 from adan_bench.training.jobs import Job, record_failure
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.registry import get_workload
@@ -214,41 +214,28 @@ def test_two_processes_do_not_write_one_run(bench: Any, tiny: Path, tmp_path: Pa
     bench.ran("run", *options, other.path)
 
 
-def test_a_damaged_record_is_named_and_left_out(bench: Any, config: Any, tmp_path: Path) -> None:
-    """Every way to damage a file: the report names it first, counts it and ends with 1; --resume says what to do."""
-    for seed in range(6):
-        run(config(steps=20, seed=seed), RunStore(tmp_path / str(seed)))
-    (tmp_path / "0" / "config.json").write_text("{", encoding="utf-8")
-    (tmp_path / "1" / "config.json").unlink()
-    (tmp_path / "2" / "result.json").write_bytes(b"\xff\xfe")
-    (tmp_path / "3" / "result.json").write_text("[]", encoding="utf-8")
-    metrics = tmp_path / "4" / "metrics.jsonl"
-    metrics.write_bytes(metrics.read_bytes()[:300])
-    with (tmp_path / "5" / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"kind": "train", "st')  # of a process that was killed after the end: nothing is lost
-    records, damaged = read_runs(tmp_path)
-    assert [(record.config.seed, record.metrics[-1]["step"]) for record in records] == [(5, 20)]
-    names = ["0/config.json", "1/config.json", "2/result.json", "3/result.json", "4/metrics.jsonl"]
-    assert [str(error).split(" is damaged")[0] for error in damaged] == [str(tmp_path / name) for name in names]
-    code, out, _ = bench("report", tmp_path)
-    assert code == 1
-    page, text = (
-        (tmp_path / "report.html").read_text(encoding="utf-8"),
-        (tmp_path / "report.md").read_text(encoding="utf-8"),
-    )
-    assert text.index("5 records left out") < text.index("every optimizer ran")
-    for name in names:
-        assert f"{name} is damaged" in out
-        assert f"{name} is damaged" in page
-        assert f"{name} is damaged" in text
-
-
 @pytest.fixture(scope="module")
 def two_runs(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, config = tmp_path_factory.mktemp("runs"), settings("tiny", script=tiny, steps=20)
     for seed in range(2):
         run(replace(config, log_every=1, eval_every=20, seed=seed), RunStore(folder / str(seed)))
     return folder
+
+
+def test_a_damaged_record_is_named_and_left_out(bench: Any, two_runs: Path, tmp_path: Path) -> None:
+    """The report names it first, counts it and ends with 1; a line that is torn after the end loses nothing."""
+    shutil.copytree(two_runs, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "1" / "result.json").write_text("[]", encoding="utf-8")
+    with (tmp_path / "0" / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"kind": "train", "st')
+    (record,), _ = read_runs(tmp_path)
+    assert (record.config.seed, record.metrics[-1]["step"]) == (0, 20)
+    code, out, _ = bench("report", tmp_path)
+    page, text = ((tmp_path / f"report.{kind}").read_text(encoding="utf-8") for kind in ("html", "md"))
+    assert code == 1
+    assert text.index("1 record left out") < text.index("every optimizer ran")
+    for said in (out, page, text):
+        assert "1/result.json is damaged" in said
 
 
 @pytest.mark.parametrize(
@@ -269,21 +256,25 @@ def two_runs(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("metrics.jsonl", lambda found: found[0].pop("seconds"), "line 1 is not one of a run"),
         ("metrics.jsonl", lambda found: found.clear(), "it ends at step 0, the run at step 20"),
         ("metrics.jsonl", None, "it is missing"),
+        ("config.json", None, "it is missing"),
+        ("config.json", b"{", "Expecting property name"),
+        ("result.json", b"\xff\xfe", "'utf-8' codec can't decode"),
+        ("result.json", b"[]", "it is no JSON object"),
     ],
 )
-def test_valid_json_that_is_no_record(two_runs: Path, tmp_path: Path, file: str, change: Any, why: str) -> None:
-    """A key that is missing, or a value of another type: the run is left out like any damaged one."""
+def test_what_is_no_record(two_runs: Path, tmp_path: Path, file: str, change: Any, why: str) -> None:
+    """No file, no JSON, a key that is missing, a value of another type: the run is left out."""
     shutil.copytree(two_runs, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "1" / file
-    text, lines = path.read_text(encoding="utf-8"), path.suffix == ".jsonl"
-    found = [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)
     if change is None:
         path.unlink()
+    elif isinstance(change, bytes):
+        path.write_bytes(change)
     else:
+        lines = path.suffix == ".jsonl"
+        found = [json.loads(line) for line in path.read_bytes().splitlines()] if lines else read_json(path)
         change(found)
-        path.write_text(
-            "".join(json.dumps(line) + "\n" for line in found) if lines else json.dumps(found), encoding="utf-8"
-        )
+        path.write_text("".join(f"{json.dumps(part)}\n" for part in (found if lines else [found])), encoding="utf-8")
     records, (damaged,) = read_runs(tmp_path)
     assert [record.config.seed for record in records] == [0]
     assert f"{path} is damaged ({why}" in str(damaged)
