@@ -16,6 +16,7 @@ from adan import recipes, suggest_from_adamw
 from adan.suggestion import DIVERGED_LR, LR_RATIO, WARMUP, first_beta
 from adan_bench.records.archive import read_archive
 from adan_bench.records.stats import best_trial, grouped, rank
+from adan_bench.tables import tables
 
 STORED = studies()
 TEXT = flat("docs/tuning.md")
@@ -39,10 +40,8 @@ def trial(study, optimizer, **settings):
 
 def published(table, optimizer, workload=""):
     """The first settings of an optimizer in one of the paper's tables."""
-    rows = json.loads((ROOT / "src" / "adan_bench" / "tables" / f"{table}.json").read_text(encoding="utf-8"))[
-        "settings"
-    ]
-    return next(r for r in rows if r["optimizer"] == optimizer and workload in r.get("workload", workload))
+    found = (entry for entry in tables()[table].settings if entry.optimizer == optimizer)
+    return next(entry.run for entry in found if not workload or workload in (entry.workload or workload))
 
 
 def test_every_search_beside_adamw_or_adam_belongs_to_a_family():
