@@ -70,8 +70,8 @@ def cpu() -> str:
 def memory() -> str:
     """Other libraries' times are of a run in which they were installed; each ratio is within its own run."""
     data = read("memory-gpu.json")
-    others, own = (read(f"bench-gpu{name}.json")["models"]["GPT-2 1.1B"]["rows"] for name in ("-others", ""))
-    speed, lines = others | own, []
+    timed, lines = [read("bench-gpu-others.json"), read("bench-gpu.json")], []
+    speed = {name: row for record in timed for name, row in record["models"]["GPT-2 1.1B"]["rows"].items()}
     for name, row in data["rows"].items():
         time = f"{speed[name]['ms']:.2f} ms, ×{speed[name]['ratio']:.2f}" if name in speed else ""
         peaks = [
@@ -81,7 +81,8 @@ def memory() -> str:
         lines.append([name, f"{row['state_bytes_per_parameter']:.3f}", *peaks, time])
     head = ["", "state bytes per parameter", "peak memory, GPT-2 345M, one sequence of 1,024 tokens"]
     head += ["with activation checkpointing", "optimizer step, 1.1 B fp32 parameters"]
-    return numbers(head, lines, f"{where(data)}.")
+    times = " and ".join(record["environment"]["commit"][:7] for record in timed)
+    return numbers(head, lines, f"{where(data)}; step times at {times}.")
 
 
 def summary() -> str:
