@@ -1,8 +1,8 @@
 """The time of a step on a GPU beside PyTorch's AdamW, the bytes it moves, and their share of a copy's speed.
 
-`ms` is of steps that follow one another, where the GPU is never idle; `ms alone` is of one step on an idle GPU, with
-the host's preparations. Run by `make bench-gpu`; writes results/bench-gpu.json. Where torchao or bitsandbytes is
-installed, their 8-bit AdamW is timed too: results/bench-gpu-others.json is what remains of such a run.
+`ms` is of steps that follow one another, where the GPU is never idle. Run by `make bench-gpu`; writes
+results/bench-gpu.json. Where torchao or bitsandbytes is installed, their 8-bit AdamW is timed too:
+results/bench-gpu-others.json is what remains of such a run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPTIMIZERS: dict[str, tuple[Maker, float]] = {
 LARGE = 1e9  # parameters
 
 
-def milliseconds(run: Run, steps: int = 1) -> float:
+def milliseconds(run: Run, steps: int) -> float:
     """Time of one step, by events around several: the host runs ahead, as it does in training."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
@@ -58,24 +58,17 @@ def measure(shapes: Shapes, rounds: int, steps: int) -> dict[str, Any]:
     quantized = [name for name in chosen if "bit" in name]
     for names in ([name for name in chosen if name not in quantized], [BASE, *quantized]):
         runs = {name: stepper(chosen[name][0], params, grads) for name in names}
-        times, alone = in_turns(runs, rounds, lambda run: milliseconds(run, steps)), in_turns(runs, 51, on_idle_gpu)
+        times = in_turns(runs, rounds, lambda run: milliseconds(run, steps))
         for name in names:
-            row: dict[str, Any] = {"bytes": chosen[name][1] * size}
-            for key, raw in (("", times), ("alone_", alone)):
-                ms, base = (statistics.median(raw[of]) for of in (name, BASE))
-                row |= {f"{key}ms": ms, f"{key}ratio": ms / base, f"raw_{key}ms": raw[name]}
-            rows.setdefault(name, {**row, "share_of_copy": row["bytes"] / row["ms"] / copy})
+            moved, (ms, base) = chosen[name][1] * size, (statistics.median(times[of]) for of in (name, BASE))
+            row = {"bytes": moved, "ms": ms, "ratio": ms / base, "raw_ms": times[name]}
+            rows.setdefault(name, {**row, "share_of_copy": moved / ms / copy})
             if size > LARGE:
                 rows[name]["kernels_ms"] = sum(event.time_range.elapsed_us() for event in kernels(runs[name])) / 1e3
         del runs
         gc.collect()
         torch.cuda.empty_cache()
     return {"parameters": size, "tensors": len(shapes), "steps": rounds * steps, "copy_gb_s": copy / 1e6, "rows": rows}
-
-
-def on_idle_gpu(run: Run) -> float:
-    torch.cuda.synchronize()
-    return milliseconds(run)
 
 
 def kernels(run: Run) -> list[Any]:
@@ -158,9 +151,9 @@ def main() -> None:
         steps = 20 if sum(map(math.prod, MODELS[model])) < 2e8 else 5
         record["models"][model] = result = measure(MODELS[model], 12, steps)
         speed = f"copy {result['copy_gb_s']:.0f} GB/s"
-        print(f"{model}: n = {result['steps']} steps, {speed}; ms, of copy, ÷ {BASE}, alone")
+        print(f"{model}: n = {result['steps']} steps, {speed}; ms, of copy, ÷ {BASE}")
         for name, row in result["rows"].items():
-            numbers = f"{row['ms']:9.3f} {row['share_of_copy']:6.0%} {row['ratio']:6.2f} {row['alone_ratio']:6.2f}"
+            numbers = f"{row['ms']:9.3f} {row['share_of_copy']:6.0%} {row['ratio']:6.2f}"
             print(f"  {name:28} {numbers}", flush=True)
         gc.collect()
         torch.cuda.empty_cache()

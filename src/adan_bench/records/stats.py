@@ -182,8 +182,10 @@ def mean_curve(
     n, by_step = len(curves), [dict(curve) for curve in curves]
     steps = [step for step in by_step[0] if all(step in curve for curve in by_step)]
     values = [[curve[step] for curve in by_step] for step in steps]
-    scale = quantile(n - 1, level) / math.sqrt(n) if n > 1 else 0.0
-    halves = [round(scale * statistics.stdev(at), 12) if n > 1 else 0.0 for at in values]
+    halves = [0.0] * len(steps)
+    if n > 1:
+        scale = quantile(n - 1, level) / math.sqrt(n)
+        halves = [round(scale * statistics.stdev(at), 12) for at in values]
     return steps, [statistics.fmean(at) for at in values], halves
 
 

@@ -24,7 +24,8 @@ from adan_bench.errors import UsageError
 from adan_bench.errors import short as shown
 from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, rank
 from adan_bench.studies.arms import Arm, Search, rounded
-from adan_bench.studies.comparison import Key, learning_rates, rate_trials
+from adan_bench.studies.comparison import Key, search
+from adan_bench.studies.competitors import Competitor
 from adan_bench.task import OptimizerSpec, Settings, Task
 from adan_bench.training import optimizers
 from adan_bench.training.distributed import ALONE
@@ -91,12 +92,12 @@ def short(base: RunConfig) -> RunConfig:
     return replace(small, nonmono=0, ema=0.0, compile=False)
 
 
-def short_runs(spec: OptimizerSpec, full: RunConfig, fixed: Settings) -> ShortRuns:
-    """The search of an optimizer: as many short runs, and over as wide a range of rates, as every other's."""
-    start = optimizers.defaults(spec)
-    if spec.name == "adan":
+def short_runs(whole: Search, full: RunConfig) -> ShortRuns:
+    """The search by short runs in place of one by whole runs: as many, over the same rates, without alternatives."""
+    start = dict(whole.start)
+    if full.optimizer == "adan":
         start["betas"] = (first_beta(full.steps), *start["betas"][1:])
-    return ShortRuns(tuple(learning_rates(spec, rate_trials(TRIALS))), TRIALS, start, fixed=fixed, refine=True)
+    return ShortRuns(whole.rates, whole.trials, start, fixed=whole.fixed, refine=True)
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ def shorten(arms: Mapping[Key, Arm]) -> None:
     for arm in arms.values():
         assert arm.search is not None
         arm.trial = short(arm.base)
-        arm.search = short_runs(optimizers.get_optimizer(arm.base.optimizer), arm.base, arm.search.fixed)
+        arm.search = short_runs(arm.search, arm.base)
 
 
 def suggestions(arms: Mapping[Key, Arm]) -> dict[Key, MeasuredSuggestion]:
@@ -287,20 +288,20 @@ def suggest(
     course: dict[str, Any] = {"steps": steps, "warmup": warmup, "schedule": spec.schedule or RunConfig.schedule}
     full = RunConfig(workload="suggest", optimizer=optimizer, graph="off", role="tune", **course)
     small = short(full)
-    search = short_runs(spec, full, settings)
+    runs = short_runs(search(Competitor(optimizer, spec, settings), TRIALS), full)
     device, tried = next(model.parameters()).device, list[RunRecord]()
     before = rng_state(device)
     try:
-        while told := search.following(tried):
+        while told := runs.following(tried):
             for own in told:
                 set_rng_state(before, device)
                 record = _run(copy.deepcopy(model), loss, batches, replace(small, settings=own), max_grad_norm)
-                tried.append(search.judged(record))
+                tried.append(runs.judged(record))
     finally:
         set_rng_state(before, device)
     if all(record.final is None for record in tried):
         raise UsageError(f"{optimizer}: short runs diverged at all {len(tried)} rates; look at the loss and the data")
-    return suggestion(spec, full, search.chosen(tried), tried)
+    return suggestion(spec, full, runs.chosen(tried), tried)
 
 
 def _run(model: nn.Module, loss: Loss, batches: Iterable[Any], config: RunConfig, limit: float | None) -> RunRecord:

@@ -35,8 +35,7 @@ def cycles(
     method = methods.Algorithm2(start, accuracy**1.5, beta, 1.0, radius, printed, signs=signs)
     stopped, norms, firsts = np.full((3, replicas), np.nan)
     xs, moved = deque([start], maxlen=length + 1), deque[Array](maxlen=length)
-    for iteration in range(math.ceil(20 * accuracy**-3.5)):
-        method.step(problem.sample(method.theta, rng))
+    for iteration, _ in problem.visited(method, math.ceil(20 * accuracy**-3.5), rng):
         xs.append(method.theta)
         moved.append(method.moved[:, 0])
         for i in np.flatnonzero((method.k[:, 0] == length) & np.isnan(stopped)):
