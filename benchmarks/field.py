@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from common import read, table
 from inference import PowerLaw
 from ladder import ladder
-from results_page import DATA, NAMES, Stored, Unit, adamw_of, against_adamw, rivals_by_workload, unit_of
+from results_page import DATA, NAMES, UNCLEAR, Stored, Unit, adamw_of, against_adamw, rivals_by_workload, unit_of
 from stored import Contestant
 
 from adan_bench.records.stats import Verdict
 
 
-def todays_optimizers(stored: Stored) -> str:
-    """A table per workload of which a search is stored."""
+def todays_optimizers(stored: Stored, *, others: bool = False) -> str:
+    """The table of the first workload, or one for each of the others, of which a search is stored."""
     parts, gaps = [], against_adamw(stored)
-    for label, own in rivals_by_workload(stored).items():
+    for label, own in [*rivals_by_workload(stored).items()][others : None if others else 1]:
         parts += [f"### {label}", _table(own, gaps[label], Clock.of(stored, label, own)), _facts(own)]
     return "\n\n".join(parts)
 
@@ -29,14 +29,15 @@ def field_in_short(stored: Stored) -> str:
     if not (every := rivals_by_workload(stored)):
         return ""
     label, own = next(iter(every.items()))
-    unit, gaps, adamw = unit_of(own[0].runs[0]), against_adamw(stored)[label], adamw_of(own)
+    unit, adamw = unit_of(own[0].runs[0]), adamw_of(own)
+    base = {group.first.config.study: group.result.mean for group in adamw.groups}
     clock = Clock.of(stored, label, own)
-    head = [label, f"{DATA['leads'][unit.axis]} minus AdamW's", "state bytes per parameter"]
+    head = [label, f"{DATA['leads'][unit.axis]} minus AdamW's, each search", "state bytes per parameter"]
     head += ["time for the same loss"] * clock.is_set
     lines = []
     for rival in own[: own.index(adamw) + 1]:
-        gap = unit.gap(gaps[rival.optimizer]) if rival is not adamw else "0"
-        line = [NAMES[rival.optimizer], gap, _state_bytes(rival)]
+        gaps = [unit.signed(group.result.mean - base[group.first.config.study]) for group in rival.groups]
+        line = [NAMES[rival.optimizer], ", ".join(gaps) if rival is not adamw else "0", _state_bytes(rival)]
         line += [f"×{clock.same_loss(rival):.2f}"] if clock.is_set else []
         lines.append([_marked(rival, cell) for cell in line])
     return table(head, lines)
@@ -117,12 +118,11 @@ def _result(rival: Contestant, unit: Unit) -> str:
 
 
 def _said(rival: Contestant, gaps: Mapping[str, Verdict], unit: Unit) -> str:
-    """The difference and its verdict, which one search alone does not make a claim."""
+    """The difference and, where it is significant, its verdict, which one search alone does not make a claim."""
     if rival.optimizer not in gaps:
         return ""
     gap = gaps[rival.optimizer]
-    one = " (one search)" if len(rival.groups) == 1 and gap.word in ("better", "worse") else ""
-    return unit.said(gap) + one
+    return unit.gap(gap) if gap.word == UNCLEAR else unit.said(gap) + " (one search)" * (len(rival.groups) == 1)
 
 
 def _steps(steps: float, lengths: Collection[int]) -> str:

@@ -97,12 +97,13 @@ def ladders(stored: Stored) -> str:
 
 def in_short(stored: Stored) -> str:
     """README's sentence: the steps to AdamW's loss at the longest length, for each optimizer run at all lengths."""
-    found = ladder(stored, next(iter(DATA["ladders"])))
-    if found is None:
-        return ""
-    longest = found.lengths[-1]
-    said = (f"{NAMES[name]} {_ratio(found, name, longest)}" for name in found.rivals)
-    return f"Steps to AdamW's loss at {longest:,} steps: {', '.join(said)}."
+    said = []
+    for name, label in DATA["ladders"].items():
+        if (found := ladder(stored, name)) is not None:
+            longest = found.lengths[-1]
+            ratios = (f"{NAMES[rival]} {_ratio(found, rival, longest)}" for rival in found.rivals)
+            said.append(f"{label.rpartition(', ')[2]}, {longest:,} steps: {', '.join(ratios)}.")
+    return "Steps to AdamW's loss. " * bool(said) + " ".join(said)
 
 
 def pictures(stored: Stored) -> dict[str, Picture]:
@@ -113,7 +114,7 @@ def pictures(stored: Stored) -> dict[str, Picture]:
 
 def over_lengths(stored: Stored, name: str) -> list[Panel]:
     """The losses at each length, and the share of AdamW's steps that the same loss takes, where no extrapolation."""
-    if (found := ladder(stored, name)) is None:
+    if (found := ladder(stored, name)) is None or not found.has_floor:  # a table says as much of fewer lengths
         return []
     losses = []
     for own in found.own.values():

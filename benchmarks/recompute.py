@@ -137,7 +137,7 @@ def rows() -> Iterator[list[str]]:
         gap = statistics.fmean(row.adan.values) - statistics.fmean(row.best.values)
         ours = [row.adan, row.whole] if row.kind == "halves" else [row.adan]
         best = f"{PAGE['names'][row.best.first.optimizer]} {row.best.text()}"
-        yield [row.label, *(group.text() for group in ours), best, _said(row.adan, row.best, gap, low, high, "")]
+        yield [row.label, *(group.text() for group in ours), best, _said(row.adan, row.best, gap, low, high)]
 
 
 def lefts() -> list[int]:
@@ -164,12 +164,12 @@ def _spread(run: RawRun, mean: float, half: float) -> str:
     return " ± ".join(f"{unit.get('factor', 1) * x:,.{unit.get('digits', 4)}f}" for x in (mean, half))
 
 
-def _said(a: Any, b: Any, gap: float, low: float, high: float, otherwise: str = ": not significant") -> str:
+def _said(a: Any, b: Any, gap: float, low: float, high: float) -> str:
     unit, better = _unit(a.first), (low > 0) == a.first.higher_is_better
     factor, digits = unit.get("factor", 1), unit.get("digits", 4)
     ends = [f"{factor * value:+,.{digits}f}".replace("-", "−") for value in (gap, low, high)]
     unclear = low <= 0 <= high or (a if better else b).diverged
-    return f"{ends[0]} [{ends[1]}, {ends[2]}]" + (otherwise if unclear else ": better" if better else ": worse")
+    return f"{ends[0]} [{ends[1]}, {ends[2]}]" + ("" if unclear else ": better" if better else ": worse")
 
 
 # Today's optimizers
@@ -227,7 +227,7 @@ def field_rows() -> Iterator[list[str]]:
         gap, variance, freedom = _minus(rival, adamw)
         half = t.isf(0.025 / left, freedom) * math.sqrt(variance)
         said = _said(rival, adamw, gap, gap - half, gap + half)
-        once = " (one search)" if len(rival.searches) == 1 and not said.endswith("not significant") else ""
+        once = " (one search)" if len(rival.searches) == 1 and ":" in said else ""
         differences[label, rival.first.optimizer] = said + once
     for label, own in field().items():
         for rival in own:
@@ -358,10 +358,10 @@ def _pooled(y: Any, v: Any) -> list[str]:
 def differences() -> list[str]:
     """What the page says otherwise."""
     text = "".join((ROOT / "docs" / f"results{page}.md").read_text(encoding="utf-8") for page in ("", "-details"))
-    shown = [line for kind in ("rows", "recipes", "halves") for line in _tables(text, f"compared:{kind}")]
+    shown = [line for kind in ("rows", "noisy", "recipes", "halves") for line in _tables(text, f"compared:{kind}")]
     shown = [[line[0].split(": ")[0], *line[1:-3], line[-3].split(" (of ")[0], line[-2]] for line in shown]
-    of_field = [line for line in _tables(text, "field") if line[1] != "no seed finished"]
-    shown += [line[:-1] for line in of_field]
+    of_field = [line for name in ("field", "field-others") for line in _tables(text, name)]
+    shown += [line[:-1] for line in of_field if line[1] != "no seed finished"]
     rungs = [[re.split(r" ± |†| \[", cell)[0] for cell in line] for line in _tables(text, "ladder")]
     pages = [*shown, *rungs, *_tables(text, "families")]
     records = [*rows(), *field_rows(), *ladder_rows(), *families()]

@@ -179,12 +179,14 @@ def adamw_of(own: Sequence[Contestant]) -> Contestant:
 
 
 def compared(kind: str, stored: Stored) -> str:
-    """The comparisons of a kind: those with half the steps with Adan's result after all of them, too."""
-    lines = []
-    for row, r in zip(DATA[kind], contests(stored, kind), strict=True):
+    """The comparisons of a kind, noisy rows apart; those with half the steps also with Adan's result after all."""
+    lines, of = [], {"noisy": "rows"}.get(kind, kind)
+    for row, r in zip(DATA[of], contests(stored, of), strict=True):
+        if of == "rows" and r.is_wide is not (kind == "noisy"):
+            continue
         ours = [r.adan, *(together(row["studies"], stored)[:1] if "half" in row else ())]
-        of = f" (of {len(r.others)})" if len(r.others) > 1 else ""
-        best = f"{NAMES[r.best.optimizer]} {r.unit.spread(r.best.final())}{of}"
+        best = f"{NAMES[r.best.optimizer]} {r.unit.spread(r.best.final())}"
+        best += f" (of {len(r.others)})" if len(r.others) > 1 else ""
         n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
         results = [*(r.unit.spread(group.final()) for group in ours), best, r.unit.marked(r.lead)]
         lines.append([f"{r.label}: {r.adan.first.metric}", *results, n])

@@ -71,7 +71,7 @@ def by_length(search: ChosenRatio, others: list[ChosenRatio]) -> float:
 RULES: dict[str, Callable[[ChosenRatio, list[ChosenRatio]], float]] = {
     "1: AdamW's own rate": lambda search, others: 1.0,
     f"**{LR_RATIO:g}**": lambda search, others: LR_RATIO,
-    "the median of the other families' searches": lambda search, others: statistics.median(s.ratio for s in others),
+    "the other families' mean": lambda search, others: statistics.geometric_mean(s.ratio for s in others),
     "a line in log steps, fitted to the other families": by_length,
 }
 

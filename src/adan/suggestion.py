@@ -11,7 +11,7 @@ from typing import Any
 
 from adan.hyperparameters import Betas, require_count, require_number
 
-#: Adan's lr ÷ AdamW's, and AdamW's weight decay ÷ Adan's: the median over our searches.
+#: Adan's lr ÷ AdamW's, and AdamW's weight decay ÷ Adan's: the geometric mean over our searches.
 LR_RATIO = 2.5
 #: b1 averages over T / AVERAGES steps. On one GPT 0.9 was better than 0.8 and 0.98 at 1,000, 2,000 and 4,000 steps; at
 #: 8,000, 0.9 and 0.98 were equal, so the best may lie between them.
@@ -69,7 +69,7 @@ def suggest_from_adamw(
         lr = 2.5·lr₀    λ = λ₀ / 2.5    b1 = 1 − 400 / T, within [0.9, 0.98]    b2 = 0.92    b3 = 0.99
         warm-up = 2·w₀, up to T/2, but at least w₀ and T/20
 
-    It is a starting point: in four of five searches the best lr was within a factor of two. If you can afford three
+    It is a starting point: in three of four searches the best lr was within a factor of two. If you can afford three
     runs, try the suggested lr, half of it and twice it. The tuning guide shows the records.
 
     Args:
@@ -101,7 +101,7 @@ def suggest_from_adamw(
             raise ValueError(f"warmup_steps={warmup_steps} must be below total_steps={steps}; both count steps")
 
     new_lr = _round(LR_RATIO * lr)
-    reason = f"lr = {new_lr:g}, {LR_RATIO:g} × AdamW's (measured): the median over our searches."
+    reason = f"lr = {new_lr:g}, {LR_RATIO:g} × AdamW's (measured): the geometric mean over our searches."
     if new_lr >= DIVERGED_LR:
         reason += f" One of our runs diverged at {DIVERGED_LR:g}: a ViT, at 16 × its AdamW's lr."
     decay = _round(weight_decay / LR_RATIO)

@@ -22,6 +22,7 @@ STORED = studies()
 TEXT = flat("docs/tuning.md")
 SEARCHES = tuning.searches()
 FIELD = STORED["field-gpt"]
+FIELDS = [STORED[name] for row in results_page.DATA["field"] for name in row["studies"].split() if name in STORED]
 LADDER = (1_000, 2_000, 4_000, 8_000)
 LADDERS = [f"ladder-gpt-{steps // 1_000}k" for steps in LADDER]
 
@@ -50,10 +51,12 @@ def test_every_search_beside_adamw_or_adam_belongs_to_a_family():
     assert {search.study for search in SEARCHES} == both
 
 
-def test_the_ratio_is_the_median_over_all_searches():
-    assert f"{statistics.median(search.ratio for search in SEARCHES):.2g}" == f"{LR_RATIO:g}"
-    of_field = {search.study: search.ratio for search in SEARCHES}["field-gpt"]
-    assert f"{of_field:.2g}" == f"{LR_RATIO:g}"
+def test_the_ratio_is_the_geometric_mean_over_all_searches():
+    ratios = [search.ratio for search in SEARCHES]
+    assert f"{statistics.geometric_mean(ratios):.2g}" == f"{LR_RATIO:g}"
+    said = f"2.5 is their geometric mean (their median is {statistics.median(ratios):.2g})"
+    assert f"{said}, and no other rule that we tried is better." in TEXT
+    assert f"2.5 itself is the mean of all {len(ratios)} searches:" in TEXT
 
 
 def test_no_rule_by_length_beats_the_ratio_out_of_sample():
@@ -63,7 +66,7 @@ def test_no_rule_by_length_beats_the_ratio_out_of_sample():
     ours = f"**{LR_RATIO:g}**"
     assert near[ours] == max(near.values())
     assert squares[ours] == min(squares.values())
-    assert near[ours] / len(off[ours]) == pytest.approx(0.8)  # "in four of five searches"
+    assert near[ours] / len(off[ours]) == pytest.approx(0.75, abs=0.03)  # "in three of four searches"
 
 
 def test_another_familys_searches_are_all_that_a_prediction_sees():
@@ -128,25 +131,27 @@ def test_the_smallest_rate_of_adan_that_diverged():
 
 
 def test_warm_up_is_that_of_every_search_but_ppos_the_ladders_and_the_fields():
-    names = [search.study for search in SEARCHES if search.family != "PPO" and search.study != FIELD.name]
+    fields = {study.name for study in FIELDS}
+    names = [search.study for search in SEARCHES if search.family != "PPO" and search.study not in fields]
     shares = {name: {run.config.warmup for run in STORED[name].search["adan"]} for name in names}
     assert {name: found for name, found in shares.items() if found != {WARMUP}} == {name: {0.1} for name in LADDERS}
-    said = f"Our searches have {WARMUP:.0%}, but for PPO's, the ladder's with 10%, and `field-gpt`: of 2, 5 and 10%"
+    said = f"Our searches have {WARMUP:.0%}, but for PPO's, the ladder's with 10%, and those of today's optimizers:"
     assert said in TEXT
 
 
 def test_what_the_fields_search_chose_beside_rates():
-    assert {run.config.warmup for trials in FIELD.search.values() for run in trials} == {0.02, 0.05, 0.1}
-    best = {name: best_trial(trials).config for name, trials in FIELD.search.items()}
-    long = [name for name, config in best.items() if config.warmup == 0.1]
-    assert {"adan", "adamw"} <= {*long}
-    assert f"10% won for {len(long)} of {len(best)} optimizers, Adan and AdamW among them" in TEXT
-    assert len({best[name].settings["weight_decay"] for name in long}) == 2  # one decay per point
-    assert "at two points in all; Adan's 0.8492 above had 5%." in TEXT
+    for study in FIELDS:
+        assert {run.config.warmup for trials in study.search.values() for run in trials} == {0.02, 0.05, 0.1}
+    best = [(name, best_trial(trials).config) for study in FIELDS for name, trials in study.search.items()]
+    ours, theirs = ([config for name, config in best if name == who] for who in ("adan", "adamw"))
+    long = [sum(config.warmup == 0.1 for config in of) for of in ([config for _, config in best], ours)]
+    assert f"10% won in {long[0]} of {len(best)}, Adan's in {long[1]} of {len(ours)};" in TEXT
+    assert "Adan's 0.8492 above had 5%." in TEXT
     assert {run.config.warmup for group in STORED["default-gpt"].groups for run in group.runs} == {0.05}
-    decay = [best[name].settings["weight_decay"] for name in ("adamw", "adan")]
-    assert "chose {:.2f} for AdamW, {:.3f} for Adan".format(*decay) in TEXT
-    assert f"chose a b3 of {best['adan'].settings['betas'][2]};" in TEXT
+    decays = [f(config.settings["weight_decay"] for config in of) for of in (theirs, ours) for f in (min, max)]
+    assert "chose {:.2g} to {:.2g} for AdamW, {:.2g} to {:.2g} for Adan.".format(*decays) in TEXT
+    b3 = [config.settings["betas"][2] for config in ours]
+    assert f"chose a b3 of {min(b3):.3f} to {max(b3):.3f};" in TEXT
 
 
 def test_weight_decay_is_the_papers_because_the_records_do_not_decide_it():
@@ -220,7 +225,7 @@ def test_robustness_to_the_rate_is_what_the_page_says():
     wider = [name for name, (ours, theirs) in spans.items() if ours > theirs]
     assert wider == ["vit-25", "resnet34-30"]
     assert "Not in general: the good rates span more than AdamW's on two models and less on the other two." in TEXT
-    assert "is wider on two models of four" in flat("docs/results.md")
+    assert "[wider](#learning-rates-and-betas) than AdamW's on two models of four" in flat("docs/results.md")
     counts = [len(tuning.swept(name, who)) for name in results_page.SWEEPS for who in ("adan", "adamw")]
     assert (min(counts), max(counts)) == (10, 14)
     assert "ten to fourteen rates" in TEXT
