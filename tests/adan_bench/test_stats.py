@@ -146,6 +146,12 @@ def test_what_leaves_the_numbers_as_they_are_does_not_set_runs_apart() -> None:
     assert (summary.name, summary.optimizers[0].n) == ("w", 2)
 
 
+def test_a_study_may_be_continued_where_its_data_lie_elsewhere() -> None:
+    runs = [record("adan", 0.1, seed, study="s", data=Path(folder)) for seed, folder in enumerate("ab")]
+    (summary,) = summarize(runs)
+    assert [o.n for o in summary.optimizers] == [2]
+
+
 def test_weights_at_the_start_are_told_by_their_content() -> None:
     def started(final: float, seed: int, file: str, content: str) -> RunRecord:
         return record("adan", final, seed, init=Path(file), init_sha256=content * 8)

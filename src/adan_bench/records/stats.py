@@ -334,8 +334,11 @@ def best_trials(trials: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _setup(config: RunConfig) -> dict[str, Any]:
-    """What runs have to share to be compared, without what has its default."""
-    identity = {**config.identity(), "data": None if config.data is None else str(config.data)}
+    """What runs have to share to be compared, without what has its default.
+
+    The data folder is part of it, but in a study, which may have been continued where that lies elsewhere.
+    """
+    identity = {**config.identity(), "data": None if config.data is None or config.study else str(config.data)}
     free = (*FREE, *config.origin.searched, *(["schedule"] if config.own_schedule else []))
     return {name: value for name, value in identity.items() if name not in free}
 
