@@ -19,7 +19,8 @@ from adan_bench.records.stats import Verdict
 def todays_optimizers(stored: Stored, *, others: bool = False) -> str:
     """The table of the first workload, or one for each of the others, of which a search is stored."""
     parts, gaps = [], against_adamw(stored)
-    for label, own in [*rivals_by_workload(stored).items()][others : None if others else 1]:
+    every = [*rivals_by_workload(stored).items()]
+    for label, own in every[1:] if others else every[:1]:
         parts += [f"### {label}", _table(own, gaps[label], Clock.of(stored, label, own)), _facts(own)]
     return "\n\n".join(parts)
 
@@ -135,8 +136,8 @@ def _facts(own: Sequence[Contestant]) -> str:
     runs, searches = [run for rival in own for run in rival.runs], [len(rival.groups) for rival in own]
     seeds = "/".join(dict.fromkeys(str(group.n) for rival in own for group in rival.groups))
     trials = [trial for rival in own for trial in rival.trials]
-    twice = f"Two searches{f' of {searches.count(2)}' * (1 in searches)}, {seeds} seeds of each, "
-    text = twice if 2 in searches else f"One search, {seeds} seeds, "
+    who = f"{searches.count(2)} optimizers searched twice" if 1 in searches else "Two searches"
+    text = f"{who}, {seeds} seeds of each, " if 2 in searches else f"One search, {seeds} seeds, "
     text += f"{len(trials)} trials"
     text += f", {lost} of them diverged; " if (lost := sum(trial.diverged for trial in trials)) else "; "
     edges = [NAMES[rival.optimizer] for rival in own if any(g.first.config.origin.at_edge for g in rival.groups)]

@@ -103,7 +103,7 @@ def in_short(stored: Stored) -> str:
             longest = found.lengths[-1]
             ratios = (f"{NAMES[rival]} {_ratio(found, rival, longest)}" for rival in found.rivals)
             said.append(f"{label.rpartition(', ')[2]}, {longest:,} steps: {', '.join(ratios)}.")
-    return "Steps to AdamW's loss. " * bool(said) + " ".join(said)
+    return f"Steps to AdamW's loss. {' '.join(said)}" if said else ""
 
 
 def pictures(stored: Stored) -> dict[str, Picture]:
@@ -145,9 +145,8 @@ def _table(found: Ladder) -> str:
         lines.append([f"{steps:,}", *cells, *(_ratio(found, name, steps) for name in rivals)])
     seeds = "/".join(dict.fromkeys(str(group.n) for ladder in own.values() for group in ladder.values()))
     text = f"{seeds} seeds per length. †: beyond the lengths run."
-    if found.has_floor:
-        said = (f"{NAMES[name]} {f.a:.3f} + {f.b:.3g}·T^−{f.c:.3f}" for name, f in found.fits.items())
-        text += f" Fits of the loss after T steps: {', '.join(said)}."
+    said = (f"{NAMES[name]} {f.a:.3f} + {f.b:.3g}·T^−{f.c:.3f}" for name, f in found.fits.items())
+    text += f" Fits of the loss after T steps: {', '.join(said)}." if found.has_floor else " No floor fitted."
     return f"{table(head, lines)}\n\n{text}"
 
 

@@ -166,6 +166,7 @@ OF_STUDIES: dict[str, Callable[..., str]] = {
     "searches": field.searches,
     "other-studies": results_details.others,
     "compared": results_page.compared,
+    "noisy": partial(results_page.compared, "rows", noisy=True),
     "study": results_details.described,
     "abandoned": results_details.abandoned,
 }

@@ -358,7 +358,8 @@ def _pooled(y: Any, v: Any) -> list[str]:
 def differences() -> list[str]:
     """What the page says otherwise."""
     text = "".join((ROOT / "docs" / f"results{page}.md").read_text(encoding="utf-8") for page in ("", "-details"))
-    shown = [line for kind in ("rows", "noisy", "recipes", "halves") for line in _tables(text, f"compared:{kind}")]
+    kinds = ("compared:rows", "noisy", "compared:recipes", "compared:halves")
+    shown = [line for kind in kinds for line in _tables(text, kind)]
     shown = [[line[0].split(": ")[0], *line[1:-3], line[-3].split(" (of ")[0], line[-2]] for line in shown]
     of_field = [line for name in ("field", "field-others") for line in _tables(text, name)]
     shown += [line[:-1] for line in of_field if line[1] != "no seed finished"]

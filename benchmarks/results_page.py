@@ -178,11 +178,11 @@ def adamw_of(own: Sequence[Contestant]) -> Contestant:
 # Tables
 
 
-def compared(kind: str, stored: Stored) -> str:
+def compared(kind: str, stored: Stored, *, noisy: bool = False) -> str:
     """The comparisons of a kind, noisy rows apart; those with half the steps also with Adan's result after all."""
-    lines, of = [], {"noisy": "rows"}.get(kind, kind)
-    for row, r in zip(DATA[of], contests(stored, of), strict=True):
-        if of == "rows" and r.is_wide is not (kind == "noisy"):
+    lines = []
+    for row, r in zip(DATA[kind], contests(stored, kind), strict=True):
+        if kind == "rows" and r.is_wide != noisy:
             continue
         ours = [r.adan, *(together(row["studies"], stored)[:1] if "half" in row else ())]
         best = f"{NAMES[r.best.optimizer]} {r.unit.spread(r.best.final())}"

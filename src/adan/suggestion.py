@@ -16,7 +16,7 @@ LR_RATIO = 2.5
 #: b1 averages over T / AVERAGES steps. On one GPT 0.9 was better than 0.8 and 0.98 at 1,000, 2,000 and 4,000 steps; at
 #: 8,000, 0.9 and 0.98 were equal, so the best may lie between them.
 AVERAGES = 400
-#: The share of the run that warms up at least: that of our searches, but PPO's and field-gpt.
+#: The share of the run that warms up at least: that of our searches, but PPO's, the ladder's and those over ranges.
 WARMUP = 0.05
 #: The smallest lr at which a run of ours with Adan diverged: a ViT, at 16 times AdamW's rate.
 DIVERGED_LR = 0.008

@@ -277,14 +277,14 @@ def sensitivity(trials: Iterable[RunRecord]) -> Sensitivity | None:
 
 def summarize(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     """One summary for each set of runs that may be compared: they differ in optimizer, settings and seed only."""
-    groups = grouped(records, lambda r: _setup(r.config))
+    groups = grouped(_in_one_place(records), lambda r: _setup(r.config))
     return [_summarize(*pair) for pair in _labeled([g for g in groups if any(r.config.role == "run" for r in g)])]
 
 
 def summarize_trials(records: Sequence[RunRecord]) -> list[WorkloadSummary]:
     """`summarize` for tuning trials alone: every optimizer with its best trial in place of runs."""
-    summaries = []
-    for label, group in _labeled(grouped([r for r in records if r.config.role == "tune"], lambda r: _setup(r.config))):
+    summaries, tried = [], [r for r in _in_one_place(records) if r.config.role == "tune"]
+    for label, group in _labeled(grouped(tried, lambda r: _setup(r.config))):
         trials = [_once(own) for own in grouped(group, lambda r: (r.config.name, r.config.study))]
         titles = _titles([own[0].config for own in trials])
         bests = [_optimizer(title, best_trials(own), own) for title, own in zip(titles, trials, strict=True)]
@@ -333,12 +333,19 @@ def best_trials(trials: Sequence[RunRecord]) -> list[RunRecord]:
     return best[min(range(len(best)), key=lambda i: round(abs(logs[i] - middle), 6))]
 
 
-def _setup(config: RunConfig) -> dict[str, Any]:
-    """What runs have to share to be compared, without what has its default.
+def _in_one_place(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """Each with the data folder of its study's first: a study may have been continued where its data lie elsewhere."""
+    folders: dict[str, Path | None] = {}
 
-    The data folder is part of it, but in a study, which may have been continued where that lies elsewhere.
-    """
-    identity = {**config.identity(), "data": None if config.data is None or config.study else str(config.data)}
+    def moved(config: RunConfig) -> RunConfig:
+        return replace(config, data=folders.setdefault(config.study, config.data)) if config.study else config
+
+    return [replace(record, config=moved(record.config)) for record in records]
+
+
+def _setup(config: RunConfig) -> dict[str, Any]:
+    """What runs have to share to be compared, without what has its default."""
+    identity = {**config.identity(), "data": None if config.data is None else str(config.data)}
     free = (*FREE, *config.origin.searched, *(["schedule"] if config.own_schedule else []))
     return {name: value for name, value in identity.items() if name not in free}
 
