@@ -89,7 +89,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["compare", "digits-vit", "--resume"], ["--resume", "with --out"]),
         (["theory", "--json", "constants", "digits-vit"], ["--json", "before constants"]),
         (["run", "digits-vit", "--schedule", "constant", "--floor", "0.1"], ["--floor 0.1", "--schedule constant"]),
-        (["run", "digits-vit", "--scale", "huge"], ["digits-vit has no scale 'huge'; it has: smoke"]),
+        (["run", "digits-vit", "--scale", "huge"], ["digits-vit has no scale 'huge'; it has: smoke\n"]),
         (["reproduce", "lstm", "--scale", "huge"], ["--scale huge: no such scale; there are: smoke, small, paper"]),
         (["reproduce", "lstm", "--data", "nowhere"], ["no such folder"]),
         (["reproduce", "cnn", "--accumulate", "0"], ["--accumulate"]),

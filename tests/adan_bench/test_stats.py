@@ -18,6 +18,7 @@ from adan_bench.records.stats import (
     performance_profile,
     sensitivity,
     summarize,
+    summarize_trials,
     to_target,
     welch,
 )
@@ -147,9 +148,16 @@ def test_what_leaves_the_numbers_as_they_are_does_not_set_runs_apart() -> None:
 
 
 def test_a_study_may_be_continued_where_its_data_lie_elsewhere() -> None:
+    """Its runs and its trials are one comparison; another study's, on the data of the second folder, are not of it."""
     runs = [record("adan", 0.1, seed, study="s", data=Path(folder)) for seed, folder in enumerate("ab")]
     (summary,) = summarize(runs)
     assert [o.n for o in summary.optimizers] == [2]
+    other = record("adan", 0.1, 2, study="t", data=Path("b"))
+    assert [[o.n for o in found.optimizers] for found in summarize([*runs, other])] == [[2], [1]]
+    trials = [record("adan", 0.1, lr=lr, role="tune", study="s", data=Path(f)) for lr, f in ((0.1, "a"), (0.2, "b"))]
+    (tried,) = summarize_trials(trials)
+    assert [o.trials for o in tried.optimizers] == [2]
+    assert [o.trials for found in summarize([*runs, *trials]) for o in found.optimizers] == [2]
 
 
 def test_weights_at_the_start_are_told_by_their_content() -> None:

@@ -68,7 +68,7 @@ def test_no_rule_by_length_beats_the_ratio_out_of_sample():
     ours = f"**{LR_RATIO:g}**"
     assert near[ours] == max(near.values())
     assert squares[ours] == min(squares.values())
-    assert near[ours] / len(off[ours]) == pytest.approx(0.75, abs=0.03)  # "in three of four searches"
+    assert (near[ours], len(off[ours])) == (29, 38)  # "in three of four searches"
 
 
 def test_another_familys_searches_are_all_that_a_prediction_sees():
@@ -137,8 +137,8 @@ def test_warm_up_is_that_of_every_search_but_ppos_the_ladders_and_the_fields():
     names = [search.study for search in SEARCHES if search.family != "PPO" and search.study not in fields]
     shares = {name: {run.config.warmup for run in STORED[name].search["adan"]} for name in names}
     assert {name: found for name, found in shares.items() if found != {WARMUP}} == {name: {0.1} for name in LADDERS}
-    said = f"Our searches have {WARMUP:.0%}, but for PPO's, the ladder's with 10%, and those of today's optimizers:"
-    assert said in TEXT
+    said = f"Our searches have {WARMUP:.0%}, but for PPO's, the ladder's with 10%, and those of today's optimizers"
+    assert f"{said}: of 2, 5 and 10%, 10% won in" in TEXT
 
 
 def test_what_the_fields_search_chose_beside_rates():
