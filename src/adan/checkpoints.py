@@ -123,7 +123,9 @@ def load(
             if len(others) < len(state):
                 ours = _checked(state, saved, merged, param, where)
                 # A copy has the source's strides, along which the blocks of 8-bit codes run.
-                placed = {name: value.detach().to(param.device, copy=True) for name, value in ours.items()}
+                placed = {}
+                for name, value in ours.items():  # `fit` moves the numbers
+                    placed[name] = value.detach().to(value.device if name in NUMBERS else param.device, copy=True)
                 states.fit(placed, merged, param, counter_device(merged, param))
                 if ours["step"].device.type != "meta" and ours["step"] == 0:
                     states.forget(placed)  # an automatic restart resets the count alone, and leaves what it made void
@@ -209,7 +211,7 @@ def _checked(
         if key not in NUMBERS and not isinstance(values[key], Tensor):
             remedy = "; flatten_optimizer_state_dict drops codes: save without it" if values[key] == {} else ""
             raise ValueError(f"{key} of {name} must be a tensor, got {values[key]!r} in this state dict{remedy}")
-    if quantized and lowbit.format_of(values) == "4bit":
+    if quantized and lowbit.format_of(values["exp_avg"], values["exp_avg_sq"]) == "4bit":
         shapes |= dict.fromkeys(lowbit.PACKED["4bit"], (states.blocks(param), BLOCK // 2))
     for key, value in values.items():
         where = f"{key} of {name}"

@@ -49,7 +49,8 @@ class Columns(NamedTuple):
         return Columns(self.options, *([column[i] for i in rows] if column else [] for column in columns))
 
     def rounds_stochastically(self, row: int) -> bool:
-        return self.options[self.group[row]].stochastic_rounding and self.param[row].dtype == torch.bfloat16
+        asked = self.options[self.group[row]].stochastic_rounding and self.compensation[row] is None
+        return asked and self.param[row].dtype == torch.bfloat16
 
     def clips(self) -> bool:
         return any(options.max_grad_norm > 0 for options in self.options)

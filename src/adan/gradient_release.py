@@ -35,7 +35,7 @@ class GradientRelease:
             handle = me()
             if handle is not None:
                 with torch.no_grad():
-                    handle._step(param)
+                    handle._opt._explained(handle._step, param)
 
         self._handles += [p.register_post_accumulate_grad_hook(release) for p in self._params]
 
@@ -86,7 +86,8 @@ class GradientRelease:
         """End the release: `step()` uses the gradients again."""
         for handle in self._handles:
             handle.remove()
-        self._opt._releases = [release for release in self._opt._releases if release is not self]
+        if self in self._opt._releases:
+            self._opt._releases.remove(self)  # in place: wrappers that copy `__dict__` share the list
         self.forget()
         self._params.clear()
 
@@ -145,7 +146,7 @@ def release_gradients(model: nn.Module, opt: Adan) -> GradientRelease:
     if not isinstance(model, nn.Module):
         raise TypeError(f"release_gradients: model must be a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(opt, Adan):
-        raise TypeError(f"release_gradients: opt must be an adan.Adan, got {type(opt).__name__}")
+        raise TypeError(f"release_gradients: opt must be an adan.Adan, not a wrapper of one, got {type(opt).__name__}")
     if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
         raise ValueError(f"release_gradients: model is or holds a {_DDP}")
     _check_options(opt)

@@ -236,11 +236,11 @@ def to_bf16(x: Tensor, random_bits: Tensor | None) -> Tensor:
 
 
 # ---- states ---------------------------------------------------------------------------------------------------------
-def format_of(states: Mapping[str, Tensor]) -> str | None:
+def format_of(exp_avg: Tensor, exp_avg_sq: Tensor) -> str | None:
     """The format of the quantized states of a parameter; None if they are not quantized."""
-    if states["exp_avg_sq"].dtype != torch.uint8:
+    if exp_avg_sq.dtype != torch.uint8:
         return None
-    return "8bit" if states["exp_avg"].shape == states["exp_avg_sq"].shape else "4bit"
+    return "8bit" if exp_avg.shape == exp_avg_sq.shape else "4bit"
 
 
 def averaging(b2: float) -> float:
@@ -262,7 +262,7 @@ def _factors(state: Mapping[str, Tensor]) -> tuple[float | Tensor, float | Tenso
 def read(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The averages and the previous gradient of a parameter, dequantized, in its layout."""
     states = {name: state[name] for name in STATES if name in state}
-    name_of_format = format_of(states)
+    name_of_format = format_of(states["exp_avg"], states["exp_avg_sq"])
     if name_of_format is None:
         return {name: x if x.is_complex() else x.to(compute_dtype(x.dtype)) for name, x in states.items()}
     exponents = state["exponents"]
@@ -285,7 +285,7 @@ def write(
 ) -> None:
     """Store values, in the parameter's layout, unless the device decides to skip the step."""
     states = {name: state[name] for name in STATES if name in state}
-    name_of_format = format_of(states)
+    name_of_format = format_of(states["exp_avg"], states["exp_avg_sq"])
     if name_of_format is None:
         for name, x in states.items():
             if x.dtype == torch.bfloat16:

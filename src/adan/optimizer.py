@@ -121,7 +121,7 @@ class Adan(Optimizer):
         warn_of_betas(betas, "Adan")
         super().__init__(params, {**options, "norm_group": sharding.group_name(norm_group)})
         self._cycle = None if restart is None else Cycle(restart)
-        self._restarted = 0  #: by `restart()`
+        self._restarted = [0]  #: how often by `restart()`; in a list, which wrappers that copy `__dict__` share
         self._started = False
         self._reset()
 
@@ -170,22 +170,25 @@ class Adan(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if not torch.compiler.is_compiling():
-            self._eager_step()
+            self._explained(self._step)
         elif self._is_traceable():
             self._traced_step()
         else:
             self._untraced_step()
         return loss
 
-    def _eager_step(self) -> None:
+    def _explained(self, run: Callable[..., None], *args: Any) -> None:
+        """Run a step; if it fails because an option was changed to a wrong value, say so."""
         try:
-            self._step()
+            run(*args)
         except Exception:
-            for i, group in enumerate(self.param_groups):  # an option that was changed to a wrong value explains it
+            for i, group in enumerate(self.param_groups):
                 check(group, f"Adan, parameter group {i}")
             raise
 
-    _untraced_step = torch._disable_dynamo(_eager_step)  # type: ignore[attr-defined]
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _untraced_step(self) -> None:
+        self._explained(self._step)
 
     def _step(self) -> None:
         capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
@@ -264,7 +267,7 @@ class Adan(Optimizer):
     def _options(self, index: int, last_lr: Tensor | None = None, share: float = 1.0) -> Options:
         """A group's options that enter this step's arithmetic."""
         group = self.param_groups[index]
-        cycle: Number = float(self._restarted)
+        cycle: Number = float(self._restarted[0])
         if self._cycle is not None and rounds_at_random(group):  # on its device, where an addition is a launch
             cycle = self._cycle.count + cycle if cycle else self._cycle.count
         return Options.of(group, last_lr, share, cycle)
@@ -377,7 +380,7 @@ class Adan(Optimizer):
         """Forget the moments and the previous gradient: each parameter's next gradient counts as its first again."""
         for state in self._own_states():
             states.forget(state)
-        self._restarted += 1
+        self._restarted[0] += 1
         if self._cycle is not None:
             self._cycle.start()
 
@@ -416,7 +419,7 @@ class Adan(Optimizer):
             return without_states
 
         def assign(_: Optimizer) -> None:
-            new_states, cycles, self._restarted = loaded
+            new_states, cycles, self._restarted[0] = loaded
             self.state.update(new_states)
             if self._cycle is not None:
                 self._cycle.load(cycles, [group["lr"] for group in self.param_groups])
@@ -445,8 +448,8 @@ def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
                 saved["state"][key] = checkpoints.portable(saved["state"][key], param)
         if opt._cycle is not None:
             group["restart_state"] = opt._cycle.saved(i)
-        if opt._restarted:
-            group["manual_restarts"] = opt._restarted
+        if opt._restarted[0]:
+            group["manual_restarts"] = opt._restarted[0]
 
 
 def _of_python(value: Any) -> Any:

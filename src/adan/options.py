@@ -56,7 +56,7 @@ def _is_a(kinds: tuple[type, ...], wanted: str) -> Check:
 
 
 _flag = _is_a((bool,), "True or False")
-_choice = _is_a((bool, NoneType), "None (choose), True or False")
+_choice = _is_a((bool, NoneType), "None (automatic), True or False")
 
 
 def _format(name: str, value: Any) -> None:
@@ -95,7 +95,7 @@ OPTIONS = {
     "state_format": Option(_format, saved=False, shapes_plan=True),
     "stochastic_rounding": Option(_flag, saved=False, shapes_plan=True),
     "kahan_sum": Option(_flag, saved=False, shapes_plan=True),
-    "coupled": Option(_is_a((bool, float, NoneType), "None (choose), True or False"), shapes_plan=True),
+    "coupled": Option(_is_a((bool, float, NoneType), "None (automatic), True or False"), shapes_plan=True),
     "rounding_seed": Option(_seed, saved=False, shapes_plan=True),
     "norm_group": Option(lambda name, value: group_name(value), saved=False, whole_step=True),
 }

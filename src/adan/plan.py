@@ -24,7 +24,7 @@ from adan.engines.loop import Loop
 from adan.grad_norm import measure
 from adan.guard import Guard, State
 from adan.options import counted
-from adan.scalars import Options, Signals, host_readable, is_plain, replaced, step_scalars
+from adan.scalars import Options, Signals, host_readable, is_plain, replaced
 
 LOOP, FOREACH = Loop(), Foreach()
 
@@ -142,9 +142,6 @@ class Plan:
         restart_needs_skip = signals.check_finite and signals.forget
         if len(self.parts) > 1 or restart_needs_skip or not all(part.engine.fused for part in self.parts):
             signals = measure([x for x in grads if x is not None], columns.clips(), signals)
-        if len(self.parts) > 1:
-            for options in columns.options:  # a wrong one must not stop a step between two engines
-                step_scalars(options, Signals(norm=torch.ones((), device="cpu")), 1.0)
         squares: list[Tensor | None] = []
         for part in self.parts:
             if all(grads[i] is None for i in part.rows):

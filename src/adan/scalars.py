@@ -42,11 +42,13 @@ class Options(NamedTuple):
     def of(
         cls, group: Mapping[str, Any], last_lr: Tensor | None = None, share: float = 1.0, cycle: Number = 0.0
     ) -> Options:
-        for b in group["betas"]:
-            if not 0 <= b < 1:
-                raise ValueError(f"a beta of {b}")  # with which the arithmetic may well go on, to nonsense or NaN
+        # A wrong value must come to light here, before anything is written. `Adan` explains the error.
+        if not all(0 <= b < 1 for b in group["betas"]):
+            raise ValueError(f"betas must be in [0, 1), got {group['betas']!r}")
+        if not all(group[name] >= 0 for name in ("eps", "weight_decay", "max_grad_norm")):
+            raise ValueError("eps, weight_decay and max_grad_norm must be at least 0")
         lr, last = group["lr"], None if last_lr is None else _read(last_lr)
-        lr = _read(lr) if isinstance(lr, Tensor) else lr
+        lr = _read(lr) if isinstance(lr, Tensor) else lr + 0.0
         cycle = _read(cycle) if isinstance(cycle, Tensor) else cycle
         return cls(lr, last_lr=last, share=share, cycle=cycle, **{name: group[name] for name in _FROM_GROUP})
 

@@ -111,9 +111,9 @@ def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None
     beta = group["coupled"]
     is_one = "step" in state and "exp_avg_diff" not in state
     if is_one if beta is False else not b1 == b2 == beta:
-        served = f"a group with betas={group['betas']} and coupled={beta}"
-        remedy = "set both as they were, or construct Adan with coupled=False"
-        raise RuntimeError(f"its state has the coupled form, whose one average for two cannot serve {served}: {remedy}")
+        got = f"its group now has betas={group['betas']} and coupled={beta}"
+        remedy = "restore them, or construct Adan with coupled=False"
+        raise RuntimeError(f"its state is coupled, one average for equal b1 and b2, but {got}: {remedy}")
 
 
 def fit(state: dict[str, Tensor], group: Mapping[str, Any], param: Tensor, counter_device: torch.device | str) -> None:

@@ -50,7 +50,7 @@ def test_no_engine_is_missing_from_the_pinned_setup(name):
 def test_without_its_library_an_engine_s_tests_are_skipped(name, monkeypatch):
     """Rather than run by the next engine that takes `fused=True`."""
     monkeypatch.setattr(cpu, "LIBRARY", "/nowhere/_cpu.so")
-    monkeypatch.setattr(cuda, "_missing", lambda: "Triton is not installed")
+    monkeypatch.setattr(cuda, "_has_triton", lambda: False)
     reason = {"cpu": "without its C library /nowhere", "cuda": "Triton is not installed"}[name]
     with pytest.raises(pytest.skip.Exception, match=reason), engines.selected(name):
         pass

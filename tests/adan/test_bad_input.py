@@ -33,7 +33,7 @@ BAD_OPTIONS = [
     ({"max_grad_norm": None}, TypeError, "max_grad_norm must be a number, got None.*; 0 turns clipping off"),
     *(({name: "yes"}, TypeError, f"{name} must be .*True or False, got 'yes'") for name in FLAGS),
     *(
-        ({name: 0}, TypeError, rf"{name} must be None \(choose\), True or False, got 0")  # zero is not False
+        ({name: 0}, TypeError, rf"{name} must be None \(automatic\), True or False, got 0")  # zero is not False
         for name in ("foreach", "fused")
     ),
     ({"betas": (0.9, 0.999)}, ValueError, "three numbers.*suggest_from_adamw"),

@@ -135,7 +135,7 @@ def test_other_betas_than_those_of_a_coupled_state_are_an_error_when_compiled_to
     compiled()
     compiled()
     opt.param_groups[0]["betas"] = (0.5, 0.9, 0.99)
-    with pytest.raises(Exception, match="coupled form"):
+    with pytest.raises(Exception, match="its state is coupled"):
         compiled()
 
 

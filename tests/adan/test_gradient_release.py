@@ -291,6 +291,31 @@ def test_parameters_that_are_taken_out_after_the_release_are_freed():
     assert not any(ref() is not None for ref in (gone, *states))
 
 
+@pytest.mark.parametrize(("option", "wrong"), [("betas", (0.9, 1.0, 0.99)), ("eps", "1e-8"), ("lr", "1e-3")])
+def test_an_option_that_was_changed_to_a_wrong_value_is_named(option, wrong):
+    """Inside backward, as in `step()`; and before anything is written."""
+    model, opt = make({})
+    release_gradients(model, opt)
+    opt.param_groups[0][option] = wrong
+    before = values(model)
+    with pytest.raises((TypeError, ValueError), match=rf"Adan, parameter group 0: {option}"):
+        model(torch.ones(1, 70)).sum().backward()
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_wrapper_that_copies_the_attributes_ends_the_release_and_counts_restarts():
+    """As Lightning's and Fabric's do: what was assigned anew was the wrapper's alone."""
+    model, opt = make({})
+    wrapper = copy.copy(opt)
+    wrapper.__dict__ = {**opt.__dict__}
+    release_gradients(model, wrapper).remove()
+    wrapper.restart()
+    assert not opt._releases
+    for _ in train(model, opt, steps=1):
+        assert all(p.grad is not None for p in model.parameters())
+    assert opt.state_dict()["param_groups"][0]["manual_restarts"] == 1
+
+
 def test_an_error_of_the_first_gradient_is_told_again():
     """And not that there was a first one, already used."""
     model = nn.Embedding(3, 2, sparse=True)

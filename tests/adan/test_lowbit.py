@@ -332,6 +332,17 @@ def test_small_changes_of_bf16_weights_are_not_lost(engine, options, gradient, e
     assert means == [1.0, *[pytest.approx(expected, abs=3e-4)] * 2]
 
 
+def test_stochastic_rounding_set_in_a_group_with_kahan_sum_is_ignored(engine):
+    """The constructor refuses both; the C engine then added what rounding had lost at every step."""
+    opt, params = train({"kahan_sum": True, **engine}, torch.bfloat16)
+    opt.param_groups[0].update(stochastic_rounding=True, lr=0.0)
+    before = [p.detach().float() for p in params]
+    for _ in range(20):
+        opt.step()
+    for p, old in zip(params, before, strict=True):
+        torch.testing.assert_close(p.detach().float(), old, rtol=2**-7, atol=0)  # one rounding
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_restart_forgets_states_but_not_what_weights_have_lost(form):
     """Poisoned ones, too."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from adan.columns import Columns
+from adan.columns import Columns, is_dense
 from adan.scalars import Signals
 
 
@@ -49,6 +50,24 @@ class Engine(Protocol):
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
         """Run one step; see above."""
+
+
+class FusedEngine:
+    """Base of engines with kernels of their own."""
+
+    fused = True
+    dtypes = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.complex128)
+
+    def unsupported_reason(self, param: Tensor) -> str | None:
+        if param.dtype not in self.dtypes:
+            return f"supported dtypes are {', '.join(str(dtype).removeprefix('torch.') for dtype in self.dtypes)}"
+        if param.layout is not torch.strided or not is_dense(param):
+            return "it is not dense, its strides leave gaps or overlap; make it contiguous"
+        return self.missing()
+
+    def missing(self) -> str | None:
+        """What this installation lacks for the kernels; None if nothing."""
+        raise NotImplementedError
 
 
 class PlainEngine:

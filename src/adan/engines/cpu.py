@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
-from adan.engines import Memo
+from adan.columns import Columns, addresses, compute_dtype, is_laid_out_as, laid_out_as
+from adan.engines import FusedEngine, Memo
 from adan.grad_norm import measure
 from adan.scalars import Displacement, Scalars, Signals, displacement_scalars, replaced, step_scalars
 
@@ -42,7 +42,6 @@ INTERFACE = " ".join(f"{name}: {' '.join(map(str, words))}" for name, words in _
 #: The types of a parameter, its gradient and its states, by their numbers in `cpu.c`; formats where they are quantized.
 _FLOATS: tuple[torch.dtype | str, ...] = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 TYPES: dict[torch.dtype | str, int] = {name: i for i, name in enumerate((*_FLOATS, "8bit", "4bit"))}
-SERVED = {*_FLOATS, torch.complex64, torch.complex128}
 
 
 @cache
@@ -75,21 +74,13 @@ class Table(NamedTuple):
     fits: bool  #: whether gradients are of these types, and laid out as their parameters
 
 
-class Cpu:
+class Cpu(FusedEngine):
     name = "cpu"
     device_type: str | None = "cpu"
-    fused = True
     forgets = counts_on_device = False
 
-    def unsupported_reason(self, param: Tensor) -> str | None:
-        _, missing = _load(LIBRARY)
-        if missing is not None:
-            return missing
-        if param.dtype not in SERVED:
-            return f"it takes {', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in SERVED))}"
-        if param.layout is not torch.strided or not is_dense(param):
-            return "its elements do not lie side by side in memory; make it contiguous"
-        return None
+    def missing(self) -> str | None:
+        return _load(LIBRARY)[1]
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
         if memo.tables is None:
@@ -146,8 +137,8 @@ def _table(columns: Columns) -> Table:
     fits = grad_types == [grad.dtype for grad in like] and all(map(is_laid_out_as, columns.param, like))
     _fill(rows, "type", map(TYPES.__getitem__, types))
     _fill(rows, "grad_type", map(TYPES.__getitem__, grad_types))
-    states = ({"exp_avg": m, "exp_avg_sq": n} for m, n in zip(columns.exp_avg, columns.exp_avg_sq, strict=True))
-    _fill(rows, "state_type", (TYPES[lowbit.format_of(x) or x["exp_avg"].dtype] for x in states))
+    averages = zip(columns.exp_avg, columns.exp_avg_sq, strict=True)
+    _fill(rows, "state_type", (TYPES[lowbit.format_of(m, n) or m.dtype] for m, n in averages))
     _fill(rows, "size", map(Tensor.numel, columns.param))
     _fill(rows, "stochastic", map(int, map(columns.rounds_stochastically, range(count))))
     _fill(rows, "rng_offset", columns.rng_offset)

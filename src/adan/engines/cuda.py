@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from adan import lowbit
-from adan.columns import Columns, addresses, compute_dtype, is_dense, is_laid_out_as, laid_out_as
-from adan.engines import Memo, slots
+from adan.columns import Columns, addresses, compute_dtype, is_laid_out_as, laid_out_as
+from adan.engines import FusedEngine, Memo, slots
 from adan.scalars import Options, Signals
 
 
@@ -66,8 +66,6 @@ SPARES = 4
 #: Per-step tables to remember: an allocator that hands out memory in turns makes a few.
 MOST_SENT = 4
 
-_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.complex128)
-
 
 class Kind(NamedTuple):
     """The types and the form that a kernel is compiled for."""
@@ -106,22 +104,18 @@ class Tables(NamedTuple):
     binaries: dict[Any, Any]  #: compiled kernels, by all that may change between two launches
 
 
-class Cuda:
+class Cuda(FusedEngine):
     name = "cuda"
     device_type: str | None = "cuda"
-    fused = forgets = counts_on_device = True
+    forgets = counts_on_device = True
 
     tiles = TILES
     tile = Tile(1024, 1024, 4)  #: where there is no other, as for fp64
     norm_chunk = 4096  #: elements of a chunk of squares
     norm_programs = 1056  #: how many programs add them up: eight on each of an H200's 132 multiprocessors
 
-    def unsupported_reason(self, param: Tensor) -> str | None:
-        if param.dtype not in _TYPES:
-            return f"it is made for {', '.join(map(str, _TYPES))}"
-        if not is_dense(param):
-            return "its elements do not fill a stretch of memory"
-        return _missing()
+    def missing(self) -> str | None:
+        return None if _has_triton() else "Triton is not installed; it is bundled with torch for CUDA"
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
         device = columns.param[0].device
@@ -267,7 +261,7 @@ def _kind(columns: Columns, i: int) -> Kind:
     rounding = k.STOCHASTIC if columns.rounds_stochastically(i) else k.NEAREST
     rounding = rounding if columns.compensation[i] is None else k.KAHAN
     grad = columns.param[i] if columns.grad[i] is None else columns.grad[i]
-    quantized = lowbit.format_of({"exp_avg": m, "exp_avg_sq": n})
+    quantized = lowbit.format_of(m, n)
     coupled = columns.exp_avg_diff[i] is None
     return Kind(columns.param[i].dtype, grad.dtype, m.dtype, quantized, coupled, int(rounding.value))
 
@@ -320,8 +314,8 @@ def _staging(nbytes: int, device: torch.device) -> Tensor:
 
 
 @functools.cache
-def _missing() -> str | None:
-    return None if importlib.util.find_spec("triton") else "Triton is not installed; it is bundled with torch for CUDA"
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 @functools.cache

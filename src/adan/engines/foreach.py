@@ -26,8 +26,7 @@ class Foreach(PlainEngine):
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
         squares: list[Tensor | None] = []
-        # All at once: an option changed to a wrong value must come to light before anything is written.
-        for piece, scalars, displacement in list(_pieces(columns, signals)):
+        for piece, scalars, displacement in _pieces(columns, signals):
             squares += _update(piece, scalars, displacement, signals.skip)
         # A bare 0-dim tensor would be taken for a number, and read back.
         torch._foreach_add_(columns.step, 1 if signals.skip is None else [1 - signals.skip] * len(columns.step))

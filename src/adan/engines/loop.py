@@ -10,27 +10,24 @@ from torch import Tensor
 
 from adan.columns import Columns, compute_dtype
 from adan.engines import Memo, PlainEngine
-from adan.scalars import Number, Scalars, Signals, displacement_scalars, next_count, step_scalars
+from adan.scalars import Signals, displacement_scalars, next_count, step_scalars
 
 
 class Loop(PlainEngine):
     name = "loop"
 
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
-        rows: list[tuple[torch.dtype, Number, Scalars]] = []
-        # All first: an option changed to a wrong value must come to light before anything is written.
-        for p, step, group in zip(columns.param, columns.step, columns.group, strict=True):
-            dtype = compute_dtype(p.dtype)
-            t = next_count(step, dtype)
-            rows.append((dtype, t, step_scalars(columns.options[group], signals, t)))
-        return total([_update(columns, i, *row, signals) for i, row in enumerate(rows)])
+        return total([_update(columns, i, signals) for i in range(len(columns.param))])
 
 
-def _update(columns: Columns, i: int, dtype: torch.dtype, t: Number, s: Scalars, signals: Signals) -> Tensor | None:
+def _update(columns: Columns, i: int, signals: Signals) -> Tensor | None:
     options, p, grad, step = columns.options[columns.group[i]], columns.param[i], columns.grad[i], columns.step[i]
     exp_avg, exp_avg_diff, exp_avg_sq = columns.exp_avg[i], columns.exp_avg_diff[i], columns.exp_avg_sq[i]
     g_prev = columns.prev_grad[i]
 
+    dtype = compute_dtype(p.dtype)
+    t = next_count(step, dtype)
+    s = step_scalars(options, signals, t)
     # A copy: autograd may need it for the gradient of a learning rate, and `p` is written to below.
     theta = p.to(dtype, copy=True)
     g = grad.to(dtype) * s.grad_scale
