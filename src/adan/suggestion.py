@@ -112,12 +112,13 @@ def suggest_from_adamw(
         warmup = 2 if steps > 2 else 0
     why += [
         reason,
-        f"b1 = {b1:g} ({source}): on one GPT 0.9 was best up to 4,000 steps, 0.98 equal at 8,000; the paper has 0.98.",
+        f"b1 = {b1:g} ({source}): on one GPT 0.9 was best up to 4,000 steps, 0.98 equal at 8,000; the paper has 0.98."
+        + f" Between these, 1 − {AVERAGES} / T." * (source == "assumption"),
         "b2 = 0.92 (paper): Adan is not sensitive to it.",
         "b3 = 0.99 (paper): its default.",
-        f"weight_decay = {decay:g}, AdamW's ÷ {LR_RATIO:g} (paper): DeiT's is 2.5 × its ViT's; lr·λ remains AdamW's.",
+        f"weight_decay = {decay:g}, AdamW's ÷ {LR_RATIO:g} (paper): 0.02 for ViT, AdamW 0.05; lr·λ stays AdamW's.",
         f"warmup_steps = {warmup:,} (authors): twice AdamW's, up to half the run; at least AdamW's and {WARMUP:.0%}.",
-        f"eps = {eps:g} (kept): the paper takes over the compared optimizer's ε.",
+        f"eps = {eps:g} (kept): the paper also keeps the compared optimizer's ε.",
     ]
     return Suggestion(new_lr, (b1, 0.92, 0.99), eps, decay, warmup, tuple(why))
 
