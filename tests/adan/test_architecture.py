@@ -15,13 +15,12 @@ import pytest
 import torch
 from support import engines
 from support.cpu_engine import COMPILER, without_library
-from support.parity import ROWS, assert_parity
+from support.parity import ROW, assert_parity
 
 from adan import Adan, plan, scalars
 from adan.engines import cpu, cuda, loop, slots
 from adan.options import OPTIONS
 
-ROW = {row.name: row for row in ROWS}
 DEFAULTS = {name: p.default for name, p in inspect.signature(Adan).parameters.items() if name != "params"}
 
 

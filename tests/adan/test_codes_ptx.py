@@ -11,12 +11,13 @@ import torch
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
+from support.codes import every_code
+
 from adan import lowbit
 from adan.engines import codes
-from adan.lowbit import BLOCK, ROOT, ROOT6, SIGNED, SIGNED4, SIGNED6
+from adan.lowbit import BLOCK, ROOT6
 
 WORDS = 4096
-CODES = {"signed": SIGNED, "root": ROOT, "signed, 6 bit": SIGNED6, "root, 6 bit": ROOT6, "signed, 4 bit": SIGNED4}
 WRITTEN = {8: codes._write_bytes, 6: codes._write_eight, 4: codes._write_eight}
 ROTATIONS = dict(zip(range(4), ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad"), strict=True))
 
@@ -90,7 +91,7 @@ INSTRUCTIONS = {
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
-@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
+@every_code
 def test_every_code_is_read_as_the_plain_version_reads_it(code):
     room, count = 4 if code.width == 4 else 8, 4 if code.width == 8 else 8
     asm = codes._read_nibbles(code) if code.width == 4 else codes._read_bytes(code, count // 4)
@@ -108,7 +109,7 @@ def test_every_code_is_read_as_the_plain_version_reads_it(code):
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize("state", ROTATIONS)
-@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
+@every_code
 def test_numbers_are_rounded_as_the_plain_version_rounds_them(code, state):
     room, count = 4 if code.width == 4 else 8, 4 if code.width == 8 else 8
     x = torch.randn(WORDS * count, generator=torch.Generator().manual_seed(0)) * 1e-3

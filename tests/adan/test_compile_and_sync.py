@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch._dynamo
-from support.parity import ROWS, gradients
+from support.parity import ROW, gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
@@ -15,7 +15,6 @@ from adan import Adan, Restart, lowbit, scalars, sharding
 from adan.columns import Columns
 from adan.scalars import Signals
 
-ROW = {row.name: row for row in ROWS}
 SHAPES = [(5, 7), (3,), ()]
 
 

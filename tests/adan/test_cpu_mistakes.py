@@ -21,12 +21,9 @@ from support.cpu_engine import (
     without_compiler,
     without_library,
 )
-from support.parity import ROWS, assert_parity
+from support.parity import ROW, assert_parity
 
 from adan.engines import cpu
-
-ROW = {row.name: row for row in ROWS}
-
 
 #: (what stands there, the mistake, a row that must notice it)
 MUTATIONS = [

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.engines import GPU, device_of, serving
+from support.engines import GPU, device_of, divides_zero_by_zero, serving
 
 from adan import Adan, Restart
 
@@ -14,8 +14,7 @@ RESTART = Restart(radius=1e-6, min_interval=4)
 #: A unit in the last place of bf16 is 2⁻⁸. The interpreter, unlike a GPU, drops the bits instead of rounding.
 HALF = 2**-8 if GPU else 3e-2
 
-# What lies beyond the end of a tensor is 0/0 in the interpreter's arithmetic, and is not stored.
-pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+pytestmark = divides_zero_by_zero
 
 
 @pytest.fixture(autouse=True)

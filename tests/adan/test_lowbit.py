@@ -3,13 +3,11 @@
 import pytest
 import torch
 from support import engines
+from support.codes import every_code
 from support.parity import count_as_on_a_device
 
 from adan import Adan, lowbit, states
-from adan.lowbit import BLOCK, ROOT, ROOT6, SIGNED, SIGNED4, SIGNED6, RandomBits, decode, encode, pack, to_bf16, unpack
-
-CODES = {"signed": SIGNED, "root": ROOT, "signed, 6 bit": SIGNED6, "root, 6 bit": ROOT6, "signed, 4 bit": SIGNED4}
-codes_of_all_kinds = pytest.mark.parametrize("code", CODES.values(), ids=CODES)
+from adan.lowbit import BLOCK, ROOT, SIGNED, RandomBits, decode, encode, pack, to_bf16, unpack
 
 FORMS = {
     "8bit": {"state_format": "8bit"},
@@ -62,7 +60,7 @@ def test_engines_store_the_same_codes(engine, form, dtype):
 # ---- codes
 
 
-@codes_of_all_kinds
+@every_code
 def test_every_code_is_read_and_written_back(code):
     count = 2**code.width
     codes = torch.arange(count, dtype=torch.uint8)[:, None].expand(count, BLOCK).contiguous()
@@ -79,7 +77,7 @@ def test_every_code_is_read_and_written_back(code):
         assert torch.equal(again.view(count, BLOCK)[below], valid[below])
 
 
-@codes_of_all_kinds
+@every_code
 def test_the_largest_of_a_block_has_a_code(code):
     last = 2 ** (code.width - code.signed) - 1
     x = torch.zeros(BLOCK)
@@ -101,7 +99,7 @@ def test_two_codes_share_a_byte():
         assert (unpack(packed, packed.numel() * 2)[size:] == 0).all()
 
 
-@codes_of_all_kinds
+@every_code
 def test_rounding_is_unbiased(code):
     n = 10_000
     sizes = torch.cat([torch.logspace(-6 if code.width == 8 else -2, -0.01, BLOCK - 1), torch.ones(1)])

@@ -2,9 +2,7 @@
 
 import pytest
 from support.mistakes import seed_mistake
-from support.parity import ROWS, assert_parity, count_as_on_a_device
-
-ROW = {row.name: row for row in ROWS}
+from support.parity import ROW, assert_parity, count_as_on_a_device
 
 #: (module, what stands there, the mistake, a row that must notice it)
 MUTATIONS = [

@@ -4,12 +4,10 @@ import pytest
 import torch
 from reference import ReferenceAdan
 from support.cpu_engine import ENGINES
-from support.parity import BETAS, ROWS
+from support.parity import BETAS, ROW
 
 from adan import Adan
 from adan.engines import cpu
-
-ROW = {row.name: row for row in ROWS}
 
 
 def param(*shape, dtype=torch.float64, seed=0):

@@ -3,13 +3,11 @@
 import pytest
 import torch
 from support import engines
-from support.parity import LAYOUTS, ROWS, assert_parity, count_as_on_a_device
+from support.parity import LAYOUTS, ROW, assert_parity, count_as_on_a_device
 
-ROW = {row.name: row for row in ROWS}
 DTYPES = [torch.float32, torch.float64]
 
-# What lies beyond the end of a tensor is 0/0 in the interpreter's arithmetic, and is not stored.
-pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+pytestmark = engines.divides_zero_by_zero
 
 
 def is_run(name, row, dtype):

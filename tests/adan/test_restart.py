@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from restart_reference import RestartingAdan
-from support.engines import GPU, device_of, serving
+from support.engines import GPU, device_of, divides_zero_by_zero, serving
 from support.engines import OPTIONS as ENGINES
 from support.mistakes import seed_mistake
 from support.parity import count_as_on_a_device, gradients, same_bits
@@ -20,7 +20,7 @@ SHAPES = [(5, 7), (3,), (), (2, 3, 4), (0,), (67,)]
 #: Σ is of fp32 numbers in fp32; a radius is kept this far from what the oracle finds, relative to it.
 MARGIN = {torch.float32: 1e-3, torch.float64: 1e-8}
 
-pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+pytestmark = divides_zero_by_zero
 
 
 @pytest.fixture(params=ENGINES)

@@ -8,11 +8,9 @@ import pytest
 import torch
 from support.authors_release import AuthorsAdan
 from support.cpu_engine import ENGINES
-from support.parity import ROWS, same_bits
+from support.parity import same_bits
 
 from adan import Adan
-
-ROW = {row.name: row for row in ROWS}
 
 
 def model(dtype=torch.float32, seed=0):

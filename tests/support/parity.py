@@ -71,6 +71,7 @@ ROWS = [
     Row("coupled, skipping, captured", {"betas": (0.9, 0.9, 0.95), "skip_nonfinite": True, "capturable": True}),
     Row("everything", {"max_grad_norm": 15.6, "weight_decay": 0.7, "no_prox": True, "maximize": True, "eps": 1e-3}),
 ]
+ROW = {row.name: row for row in ROWS}
 
 SHAPES = [(5, 7), (3,), (), (2, 3, 4, 5), (0,), (67,)]
 
