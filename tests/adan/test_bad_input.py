@@ -44,6 +44,7 @@ BAD_OPTIONS = [
     ({"betas": (0.9, "x", 0.9)}, TypeError, r"betas\[1\] must be a number"),
     ({"betas": (0, 0, 0)}, ValueError, r"betas\[2\] must be above 0, got 0"),
     ({"coupled": True}, ValueError, r"coupled=True needs equal .*got betas=\(0\.98, 0\.92, 0\.99\)"),
+    ({"betas": (0.9, 0.9, 0.99), "coupled": 0.5}, ValueError, "coupled=0.5 needs equal .*; leave it at None"),
     ({"coupled": "yes"}, TypeError, r"coupled must be None .* got 'yes'"),
     *(({"rounding_seed": seed}, ValueError, f"{SEED} {seed!r}") for seed in (-1, 2**32, True, 0.5)),
     *(({"lr": torch.tensor(lr)}, ValueError, "lr") for lr in ([0.1, 0.2], 1, -0.1, NAN)),

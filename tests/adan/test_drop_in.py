@@ -124,10 +124,6 @@ def test_a_project_s_call_trains_as_ours_does(project, tmp_path):
     assert [group.get("name") for group in new.param_groups] == names
 
 
-def test_restart_opt_is_restart():
-    assert Adan.restart_opt is Adan.restart
-
-
 # ---- code that works on states
 
 

@@ -112,7 +112,7 @@ def test_a_restart_by_hand_starts_a_cycle(engine):
     p = torch.zeros(3, requires_grad=True)
     opt = Adan([p], restart=Restart.probe(), **engine)
     run([p], opt, 3)
-    opt.restart()
+    opt.restart_opt()  # the authors' name of restart()
     assert opt.restart_progress == (-1, 0.0)
     assert opt.restarts == 0
 

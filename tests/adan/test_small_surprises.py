@@ -67,9 +67,7 @@ def test_the_same_names_in_another_order_are_refused():
     ("name", "value", "message"),
     [
         ("betas", (0.9, 0.999), r"group 1: betas .*\(0\.9, 0\.999\)"),
-        ("betas", (0.9, 0.92, 1.0), r"group 1: .*betas"),
-        ("betas", (0.9, 0.92, 1.5), r"group 1: betas\[2\] must be below 1, got 1.5"),
-        ("betas", (1.5, 0.92, 0.99), r"group 1: betas\[0\] must be below 1, got 1.5"),
+        ("betas", (0.9, 0.92, 1.0), r"group 1: betas\[2\] must be below 1, got 1.0"),
         ("state_format", "int8", r"group 1: state_format .*'int8'"),
         ("lr", "1e-3", r"group 1: lr .*'1e-3'"),
         ("eps", "one", r"group 1: eps .*'one'"),
