@@ -92,9 +92,11 @@ CONFIGS = optimizers._get_optim_inputs_including_global_cliquey_kwargs(DEVICE, N
 MISSING = engines.unsupported_reason("cuda" if DEVICE == "cuda" else "cpu")
 FUSED = pytest.param("fused", marks=pytest.mark.skipif(MISSING is not None, reason=str(MISSING)))
 every_input = pytest.mark.parametrize("row", inputs(DEVICE), ids=lambda row: row.desc)
-every_config = pytest.mark.parametrize(
-    "config",
-    [pytest.param(x, marks=FUSED.marks if x.kwargs.get("fused") else (), id=x.desc) for x in CONFIGS],
+CASES = [pytest.param(x, marks=FUSED.marks if x.kwargs.get("fused") else (), id=x.desc) for x in CONFIGS]
+every_config = pytest.mark.parametrize("config", CASES)
+#: For what depends on how states are stored and on nothing else.
+every_format = pytest.mark.parametrize(
+    "config", [x for x in CASES if x.id.split(" & ")[0] in ("defaults", "8-bit states", "4-bit states")]
 )
 
 
@@ -236,32 +238,29 @@ def test_a_learning_rate_that_is_a_tensor(config):
     torch.testing.assert_close(params, twins, rtol=1e-5, atol=1e-6)
 
 
-@every_config
-def test_the_loss_falls_under_every_scheduler(config):
+def test_the_loss_falls_under_every_scheduler():
     for make in INFO.scheduler_inputs[0]:
         p = parameters()[0]
-        target = torch.zeros_like(p)
-        opt = INFO.optim_cls([p], **{**config.kwargs, "weight_decay": 0.0})
+        opt = INFO.optim_cls([p], lr=0.05)
         scheduler = make(opt)
-        sign = -1.0 if config.kwargs.get("maximize") else 1.0
 
-        def closure(p=p, target=target, opt=opt, sign=sign):
+        def closure(p=p, opt=opt):
             assert torch.is_grad_enabled()
             opt.zero_grad()
-            loss = sign * (p - target).square().mean()
+            loss = p.square().mean()
             loss.backward()
             return loss
 
-        losses = []  # of what falls where the loss is to rise
+        losses = []
         for _ in range(20):
-            losses.append(sign * opt.step(closure).item())
+            losses.append(opt.step(closure).item())
             metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
             scheduler.step(losses[-1]) if metric else scheduler.step()
         assert losses[-1] < losses[0]
         assert opt.state[p]["step"] == 20
 
 
-@every_config
+@every_format
 def test_what_has_no_gradient_has_no_state(config):
     params = parameters()
     opt = INFO.optim_cls(params, **config.kwargs)
@@ -319,7 +318,7 @@ def test_names_are_saved_and_groups_are_told_apart():
         assert other.state_dict()["param_groups"][0]["param_names"] == names
 
 
-@every_config
+@every_format
 def test_a_default_type_does_not_matter(config):
     params, twins = parameters(), parameters()
     steps(INFO.optim_cls(params, **config.kwargs), params)
