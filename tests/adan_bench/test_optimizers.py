@@ -38,9 +38,11 @@ def test_two_passes_count_as_two(config: Any, tmp_path: Path) -> None:
     asked = []
     batches = trainer.task.batches
     trainer.task.batches = lambda position: asked.append(position) or batches(position)
-    trainer.train(RunStore(_created(config("sam", steps=10), tmp_path)))
+    result = trainer.train(RunStore(_created(config("sam", steps=10), tmp_path)))
     assert asked == [0, 1, 2, 3, 4]
     assert trainer.state.step == 10
+    examples = result["examples_per_second_per_rank"] * result["seconds"]
+    assert examples == pytest.approx(5 * trainer.config.batch_size)
 
 
 def _created(config: Any, path: Path) -> Path:

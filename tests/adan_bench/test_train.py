@@ -70,18 +70,21 @@ def test_switch_to_averaged_sgd(config: Any) -> None:
     assert (other.state.seen, other.state.lowered) == (trainer.state.seen, trainer.state.lowered)
 
 
-def test_clip_and_average_of_weights(config: Any) -> None:
-    """--clip replaces the workload's limit, 0 removes it; --ema evaluates the average, and checkpoints hold it."""
-    import torch
-
-    assert Trainer(config("sgd")).updater.clip == Trainer(config("sgd")).task.max_grad_norm
-    assert Trainer(config("sgd", clip=0.0)).updater.clip is None
-    trainer = Trainer(config("sgd", clip=1e-3, warmup=0.0))
+@pytest.mark.parametrize("optimizer", ["sgd", "sam"])
+def test_the_gradient_that_moves_the_weights_is_clipped(config: Any, optimizer: str) -> None:
+    """--clip replaces the workload's limit, 0 removes it. SAM moves them by the second of its gradients."""
+    if optimizer == "sam":
+        pytest.importorskip("pytorch_optimizer")
+    assert Trainer(config(optimizer)).updater.clip == Trainer(config(optimizer)).task.max_grad_norm
+    assert Trainer(config(optimizer, clip=0.0)).updater.clip is None
+    trainer = Trainer(config(optimizer, clip=1e-3, warmup=0.0))
     before = [p.detach().clone() for p in trainer.model.parameters()]
     trainer.update()
     moved = torch.cat([(a - b).flatten() for a, b in zip(before, trainer.model.parameters(), strict=True)])
     assert moved.norm().item() == pytest.approx(1e-3 * trainer.updater.base_lr[0], rel=1e-3)
 
+
+def test_the_average_of_weights_is_evaluated_and_saved(config: Any) -> None:
     averaged = Trainer(config("sgd", ema=0.5))
     expected = None
     for _ in range(3):
