@@ -5,6 +5,8 @@ import torch
 from support import engines
 from support.parity import LAYOUTS, ROW, assert_parity, count_as_on_a_device
 
+from adan.engines import foreach
+
 DTYPES = [torch.float32, torch.float64]
 
 pytestmark = engines.divides_zero_by_zero
@@ -45,6 +47,11 @@ def test_parity_with_the_oracle(name, row, dtype):
 def test_parity_where_the_dispatcher_reads_no_counter(name, row, monkeypatch):
     count_as_on_a_device(monkeypatch)
     assert_engine(name, row)
+
+
+def test_parity_of_tensors_that_are_cut_into_pieces(monkeypatch):
+    monkeypatch.setattr(foreach, "CPU_PIECE", 16)
+    assert_engine("foreach", "everything")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

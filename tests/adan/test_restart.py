@@ -14,6 +14,7 @@ from support.parity import count_as_on_a_device, gradients, same_bits
 from support.restarts import FORMATS, run
 
 from adan import Adan, Restart
+from adan.engines import foreach
 
 SHAPES = [(5, 7), (3,), (), (2, 3, 4), (0,), (67,)]
 
@@ -35,7 +36,7 @@ def random_options(seed):
     return {
         "lr": float(rng.uniform(0.005, 0.05)),
         "betas": (b, b, 0.95) if seed % 5 == 4 else (b, 0.8, 0.95),
-        "eps": [1e-8, 0.2][seed % 2],
+        "eps": [1e-8, 0.2, 0.0][seed % 3],
         "weight_decay": [0.0, 0.7, 0.7][seed % 3],
         "no_prox": seed % 3 == 2,
         "bias_correction": seed % 4 != 1,
@@ -142,6 +143,11 @@ def test_restarts_that_only_the_device_knows(name, seed, monkeypatch):
     Problem(seed, 40, torch.float64).assert_agrees(name, 1e-9)
 
 
+def test_the_displacement_of_tensors_that_are_cut_into_pieces(monkeypatch):
+    monkeypatch.setattr(foreach, "CPU_PIECE", 16)
+    Problem(7, 40, torch.float64).assert_agrees("foreach", 1e-9)
+
+
 @pytest.mark.parametrize("on_device", [False, True])
 def test_elements_that_never_get_a_gradient_add_nothing(engine, on_device, monkeypatch):
     if on_device:
@@ -201,10 +207,11 @@ def test_no_cycle_rounds_as_the_one_before(engine):
     assert torch.equal(two, moved("loop", 2))
 
 
-def test_a_manual_restart_takes_other_random_bits():
+@pytest.mark.parametrize("rule", [None, Restart.probe()], ids=str)
+def test_a_manual_restart_takes_other_random_bits(rule):
     """By the number of restarts, which a checkpoint holds, and a plan does not: a step can be captured after it."""
     p = torch.nn.Parameter(torch.full((600,), 1.5, dtype=torch.bfloat16))
-    opt = Adan([p], lr=1e-4, stochastic_rounding=True)
+    opt = Adan([p], lr=1e-4, stochastic_rounding=True, restart=rule)
     values = []
     for i in range(3):
         for _ in range(3):
@@ -214,7 +221,7 @@ def test_a_manual_restart_takes_other_random_bits():
         opt.restart()
         assert opt._plan.guard.holds(opt.param_groups, [p], [p.grad], opt.state)
         if i == 1:
-            saved, opt = opt.state_dict(), Adan([p], lr=1e-4, stochastic_rounding=True)
+            saved, opt = opt.state_dict(), Adan([p], lr=1e-4, stochastic_rounding=True, restart=rule)
             opt.load_state_dict(saved)
     with pytest.raises(ValueError, match="manual_restarts must be a whole number of at least 0, got -1"):
         opt.load_state_dict({**saved, "param_groups": [{**saved["param_groups"][0], "manual_restarts": -1}]})

@@ -49,15 +49,30 @@ def test_a_run_that_goes_on_is_the_uninterrupted_one(how):
 
 
 def test_a_checkpoint_goes_into_and_out_of_restarts():
-    params = [torch.ones(3, requires_grad=True)]
-    plain, measured = Adan(params), Adan(params, restart=Restart.probe())
+    """From there on it measures what an optimizer with `restart` from the start does."""
+    params, twins = ([torch.ones(3, requires_grad=True)] for _ in range(2))
+    plain, measured, always = Adan(params), Adan(params, restart=Restart.probe()), Adan(twins, restart=Restart.probe())
     run(params, plain, 3)
+    run(twins, always, 3)
+    before = always.restart_progress.sum
     measured.load_state_dict(plain.state_dict())
     assert measured.restart_progress == (-1, 0.0)
     run(params, measured, 3, first=3)
-    assert 0 < measured.restart_progress.sum < 1
+    run(twins, always, 3, first=3)
+    assert measured.restart_progress.sum == pytest.approx(always.restart_progress.sum - before)
     plain.load_state_dict(measured.state_dict())
     assert plain.restarts == 0
+
+
+def test_a_checkpoint_of_groups_that_have_made_no_step():
+    p, q = (torch.ones(3, requires_grad=True) for _ in range(2))
+    opt, other = (Adan([p], restart=Restart.probe()) for _ in range(2))
+    other.load_state_dict(opt.state_dict())
+    run([p], opt, 3)
+    for x in (opt, other):
+        x.add_param_group({"params": [q]})
+    other.load_state_dict(opt.state_dict())
+    assert other.restart_progress == opt.restart_progress
 
 
 @pytest.mark.parametrize("past_us", [False, True], ids=["load_state_dict", "as ZeroRedundancyOptimizer loads"])
@@ -106,6 +121,23 @@ def test_a_skipped_step_does_not_count(engine, options, rule):
         assert opt.restarts == [0, 0, 0, 0, 1, 1, 1, 1][k]
         assert torch.isfinite(p).all()
     assert opt.restart_progress.k == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"skip_nonfinite": True}])
+def test_the_rate_of_a_skipped_step_is_not_that_of_the_last_step(engine, options):
+    sums = []
+    for bad in ((), (1, 3, 4)):
+        p = torch.zeros(3, requires_grad=True)
+        opt = Adan([p], restart=Restart.probe(), **engine, **options)
+        gradients = iter((1.0, -2.0, 0.5, 3.0))
+        for k in range(4 + len(bad)):
+            opt.param_groups[0]["lr"] = 7.0 if k in bad else 1e-3
+            p.grad = torch.full_like(p, torch.nan if k in bad else next(gradients))
+            if not options:
+                opt.found_inf = torch.tensor(float(k in bad), device=p.device)
+            opt.step()
+        sums.append(opt.restart_progress.sum)
+    assert sums[1] == pytest.approx(sums[0], rel=1e-6)
 
 
 def test_a_restart_by_hand_starts_a_cycle(engine):
