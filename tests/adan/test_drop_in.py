@@ -209,6 +209,13 @@ def test_resize_state_by_bytes_which_takes_along_what_wrappers_keep():
     assert torch.equal(opt.state[new]["slow_buffer"], rows + 1)
 
 
+def test_resize_state_to_no_rows():
+    p, opt = points()
+    new = adan.resize_state(opt, p, torch.zeros(6, dtype=torch.bool))
+    assert {x.shape for x in (new, *opt.state[new].values()) if x.dim()} == {(0, 3)}
+    assert steps_on(opt, new)
+
+
 def test_resize_state_with_values_and_without_a_state():
     p = torch.nn.Parameter(torch.ones(2, 2))
     opt = Adan([p], lr=0.1)

@@ -72,6 +72,13 @@ def test_a_group_may_come_late_be_empty_or_have_no_gradient():
     assert opt.state[a]["step"] == 3
 
 
+def test_gradients_can_be_set_to_zero():
+    p = param(3)
+    p.grad = torch.ones_like(p)
+    Adan([p]).zero_grad(set_to_none=False)
+    assert torch.equal(p.grad, torch.zeros_like(p))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("dtype", "ulp"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
 def test_half_precision_is_computed_in_fp32_and_rounded_once(engine, dtype, ulp):

@@ -292,3 +292,10 @@ def test_rates_by_layer():
     assert [rates[f"blocks.{i}.0.weight"] for i in range(3)] == [0.5**3, 0.5**2, 0.5]
     assert rates["norm.weight"] == rates["head.weight"] == 1.0
     assert rates["head.bias"] == 9.0
+
+
+def test_layers_are_those_of_the_longest_stack_not_of_the_first():
+    model = holder_of(stem=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), body=Blocks())
+    found = rows(parameter_groups(model, 0.1, lr=1.0, layer_decay=0.5))
+    names = ("stem.0.weight", "stem.1.weight", "body.embed.weight", "body.blocks.0.0.weight", "body.head.weight")
+    assert [found[name]["lr"] for name in names] == [0.5**4, 0.5**4, 0.5**4, 0.5**3, 1.0]
