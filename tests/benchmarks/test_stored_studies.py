@@ -34,13 +34,14 @@ def test_the_page_has_what_a_second_way_finds_in_the_records(tmp_path, monkeypat
 
 
 def test_the_index_and_the_records_agree(studies):
-    """Every stored run that has a result belongs to a study."""
+    """Every stored run that has a result belongs to a study, and none is lost."""
     used = {r.path for s in studies.values() for g in s.groups for r in g.runs}
     used |= {r.path for s in studies.values() for trials in s.search.values() for r in trials}
     for file in (stored.EVIDENCE / "runs.jsonl", *stored.NEWER.glob("*.jsonl")):
         records, damaged = read_archive(file)
         assert damaged == []
         assert {r.path for r in records if r.final is not None} <= used, file.name
+    assert sum(path.parent.name == "runs.jsonl" for path in used) == 1011
 
 
 def test_the_best_of_several_others_is_corrected_for_all_of_them(rows, studies):
