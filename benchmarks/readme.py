@@ -159,7 +159,6 @@ TABLES: dict[str, Callable[[], str]] = {
 OF_STUDIES: dict[str, Callable[..., str]] = {
     "families": results_page.families,
     "field": field.todays_optimizers,
-    "field-others": partial(field.todays_optimizers, others=True),
     "field-in-short": field.field_in_short,
     "ladder": ladder.ladders,
     "ladder-in-short": ladder.in_short,
