@@ -378,6 +378,8 @@ def differences() -> list[str]:
     rungs = [[re.split(r" ± |†| \[", cell)[0] for cell in line] for line in _tables(text, "ladder")]
     pages = [*shown, *rungs, *_tables(text, "families")]
     records = [*rows(), *field_rows(), *ladder_rows(), *families()]
+    if len(pages) != len(records):
+        return [f"the pages have {len(pages)} lines, the records {len(records)}: is a chapter of the field missing?"]
     pairs = [
         (again[0], a, b) for line, again in zip(pages, records, strict=True) for a, b in zip(line, again, strict=True)
     ]
