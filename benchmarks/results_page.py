@@ -21,7 +21,7 @@ from inference import Estimate, FamilySummary, estimate, holm, random_effects
 from stored import Contestant, SeedGroup, StoredStudy, rivals
 
 from adan_bench.config import RunRecord
-from adan_bench.records.stats import Interval, Verdict, welch
+from adan_bench.records.stats import Interval, Verdict
 from adan_bench.reports.html import COLORS, style_of
 
 Stored = Mapping[str, StoredStudy]
@@ -123,8 +123,8 @@ class Contest:
     def effect(self) -> Effect:
         """The lead on its axis, positive where Adan is better."""
         scale = math.log if self.adan.first.metric == "perplexity" else float
-        ours, theirs = ([scale(value) for value in group.by_seed().values()] for group in (self.adan, self.best))
-        gap, axis = welch(ours, theirs, self.tests), self.unit.axis
+        ours, theirs = (estimate([scale(v) for v in group.by_seed().values()]) for group in (self.adan, self.best))
+        gap, axis = (ours - theirs).interval(self.tests), self.unit.axis
         share = {"points": 100.0, "loss": 1.0, "reward": 100 / abs(self.best.final().mean)}[axis]
         share *= 1 if self.adan.higher else -1
         low, high = sorted(round(share * end, 4) for end in (gap.low, gap.high) if end is not None)
