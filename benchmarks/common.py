@@ -54,12 +54,8 @@ def write(name: str, record: dict[str, Any]) -> None:
 
 
 def read(name: str) -> Any:
-    """A record under results/, without the rows of `consume_grad`, an option that Adan no longer has."""
-
-    def without(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: value for key, value in pairs if "consume_grad" not in key}
-
-    return json.loads((ROOT / "results" / name).read_text(encoding="utf-8"), object_pairs_hook=without)
+    """A record under results/."""
+    return json.loads((ROOT / "results" / name).read_text(encoding="utf-8"))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

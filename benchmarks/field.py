@@ -16,11 +16,11 @@ from stored import Contestant
 from adan_bench.records.stats import Verdict
 
 
-def todays_optimizers(stored: Stored, *, others: bool = False) -> str:
-    """The table of the first workload, or one for each of the others, of which a search is stored."""
-    parts, gaps = [], against_adamw(stored)
-    every = [*rivals_by_workload(stored).items()]
-    for label, own in every[1:] if others else every[:1]:
+def todays_optimizers(chapter: str, stored: Stored) -> str:
+    """The table of each workload of a chapter of which a search is stored."""
+    parts, every, gaps = [], rivals_by_workload(stored), against_adamw(stored)
+    for label in (row["label"] for row in DATA["field"] if row["chapter"] == chapter and row["label"] in every):
+        own = every[label]
         parts += [f"### {label}", _table(own, gaps[label], Clock.of(stored, label, own)), _facts(own)]
     return "\n\n".join(parts)
 
@@ -31,16 +31,17 @@ def field_in_short(stored: Stored) -> str:
         return ""
     label, own = next(iter(every.items()))
     unit, adamw = unit_of(own[0].runs[0]), adamw_of(own)
-    base = {group.first.config.study: group.result.mean for group in adamw.groups}
+    base = {group.first.config.study: group.result.mean for group in adamw.groups}  # else its mean over searches
     clock = Clock.of(stored, label, own)
     head = [label, f"{DATA['leads'][unit.axis]} minus AdamW's, each search", "state bytes per parameter"]
     head += ["time for the same loss"] * clock.is_set
     lines = []
     for rival in own[: own.index(adamw) + 1]:
-        gaps = [unit.signed(group.result.mean - base[group.first.config.study]) for group in rival.groups]
+        means = [(group.result.mean, base.get(group.first.config.study, adamw.result.mean)) for group in rival.groups]
+        gaps = [unit.signed(ours - theirs) for ours, theirs in means]
         line = [NAMES[rival.optimizer], ", ".join(gaps) if rival is not adamw else "0", _state_bytes(rival)]
-        line += [f"×{clock.same_loss(rival):.2f}"] if clock.is_set else []
-        lines.append([_marked(rival, cell) for cell in line])
+        line += [f"×{clock.same_loss(rival):.2f}" if clock.times(rival) else ""] if clock.is_set else []
+        lines.append([_marked(rival, cell) if cell else "" for cell in line])
     return table(head, lines)
 
 
@@ -54,15 +55,18 @@ class Clock:
 
     @classmethod
     def of(cls, stored: Stored, label: str, own: Sequence[Contestant]) -> Clock:
-        (name,) = (row.get("ladder", "") for row in DATA["field"] if row["label"] == label)
-        lengths, times = ladder(stored, name), read("field-time.json")
-        timed = times["rows"] if own[0].runs[0].config.study == times["study"] else {}
+        (row,) = (row for row in DATA["field"] if row["label"] == label)
+        lengths, times = ladder(stored, row.get("ladder", "")), read("field-time.json")
+        timed = times["rows"] if times["study"] in row["studies"].split() else {}
         milliseconds = {name: statistics.fmean(row["milliseconds"]) for name, row in timed.items()}
         return cls(adamw_of(own), lengths.fits["adamw"] if lengths and lengths.has_floor else None, milliseconds)
 
     @property
     def is_set(self) -> bool:
         return self.fit is not None and bool(self.milliseconds)
+
+    def times(self, rival: Contestant) -> bool:
+        return rival.optimizer in self.milliseconds
 
     def same_loss(self, rival: Contestant) -> float:
         """The time for the result of a run; AdamW's for that result is 1."""
@@ -81,7 +85,8 @@ def searches(stored: Stored) -> str:
         unit, ours = unit_of(adamw.first), [groups.get(name) for name in rivals]
         gaps = [unit.gap(group.minus(adamw)) if group else "" for group in ours]
         seeds = "/".join(dict.fromkeys(str(group.n) for group in (adamw, *ours) if group))
-        lines.append([row["label"], unit.spread(adamw.final()), *gaps, seeds])
+        label = row["label"] + (f", {unit.name} ↑" if adamw.higher else "")
+        lines.append([label, unit.spread(adamw.final()), *gaps, seeds])
     return table(["search", "AdamW", *(f"{NAMES[name]} minus AdamW" for name in rivals), "seeds"], lines)
 
 
@@ -97,7 +102,9 @@ def _table(own: Sequence[Contestant], gaps: Mapping[str, Verdict], clock: Clock)
             line += [_result(rival, unit), _said(rival, gaps, unit)]
             line += [_steps(fit.steps(rival.result.mean), fit.errors)] if fit else []
             if clock.is_set:
-                line += [f"{clock.milliseconds[rival.optimizer]:.2f}", f"{clock.same_loss(rival):.2f}"]
+                timed = clock.times(rival)
+                line += [f"{clock.milliseconds[rival.optimizer]:.2f}" if timed else ""]
+                line += [f"{clock.same_loss(rival):.2f}" if timed else ""]
             line.append(_state_bytes(rival))
         else:
             line += ["no seed finished", *[""] * (len(head) - 2)]
@@ -133,11 +140,15 @@ def _steps(steps: float, lengths: Collection[int]) -> str:
 
 def _facts(own: Sequence[Contestant]) -> str:
     """The number of searches, trials and seeds, and the machine."""
-    runs, searches = [run for rival in own for run in rival.runs], [len(rival.groups) for rival in own]
+    runs, searches = [run for rival in own for run in rival.runs], [len(rival.groups) for rival in own if rival.groups]
     seeds = "/".join(dict.fromkeys(str(group.n) for rival in own for group in rival.groups))
     trials = [trial for rival in own for trial in rival.trials]
-    who = f"{searches.count(2)} optimizers searched twice" if 1 in searches else "Two searches"
-    text = f"{who}, {seeds} seeds of each, " if 2 in searches else f"One search, {seeds} seeds, "
+    most, several = max(searches), sum(n > 1 for n in searches)
+    if min(searches) == most:
+        who = {1: "One search", 2: "Two searches"}.get(most, f"{most} searches")
+    else:
+        who = f"{several} optimizer{'s' * (several > 1)} searched {'twice' if most == 2 else 'more than once'}"
+    text = f"{who}, {seeds} seeds{' of each' * (most > 1)}, "
     text += f"{len(trials)} trials"
     text += f", {lost} of them diverged; " if (lost := sum(trial.diverged for trial in trials)) else "; "
     edges = [NAMES[rival.optimizer] for rival in own if any(g.first.config.origin.at_edge for g in rival.groups)]

@@ -41,6 +41,8 @@ class Ladder:
     @classmethod
     def of(cls, own: Mapping[str, Rungs]) -> Ladder | None:
         """None where not both Adan and AdamW were run at the same two lengths or more. All have the same errors."""
+        if higher := {group.first.metric for of in own.values() for group in of.values() if group.higher}:
+            raise ValueError(f"a ladder is of losses, which fall as a power of the steps, not of {', '.join(higher)}")
         lengths = sorted(own.get("adamw", {}))
         if len(lengths) < 2 or own.get("adan", {}).keys() != {*lengths}:
             return None

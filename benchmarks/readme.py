@@ -6,6 +6,7 @@ results are drawn, too. `--check` only says whether all are up to date.
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 import sys
@@ -26,8 +27,14 @@ import results_page
 import scaling
 import short
 import tuning
-from common import BASE, ROOT, numbers, read, where
+from common import BASE, ROOT, numbers, read, table, where
+from results_page import Unit
 from stored import studies
+
+from adan_bench.config import RunRecord
+from adan_bench.records.archive import read_archive
+from adan_bench.records.stats import grouped, interval
+from adan_bench.tables import tables
 
 ON_GPU = [BASE, "Adan", "Adan, clipped", "Adan, 8 bit", "Adan, 4 bit"]
 
@@ -146,7 +153,31 @@ def harness() -> str:
     return numbers(["steps per second (GPU busy)", *modes], rows, f"{where(data)}; Adan, bf16 autocast.")
 
 
-COSTS = (gpu, wall, cpu, memory, summary, quality, step_time, harness)
+def components() -> str:
+    """What each component adds, in the runs of `adan-bench reproduce components` on a small workload."""
+    found, unit, lines = components_by_row(), Unit("accuracy", digits=3), []
+    for row in tables()["components"].rows:
+        own = found[row.head]
+        results = [[run.training_loss or math.nan for run in own], [run.final or math.nan for run in own]]
+        restarts = [run.result["restarts"]["count"] for run in own if run.result and "restarts" in run.result]
+        counts = ", ".join(map(str, restarts)) or "–"
+        lines.append([row.head, *(unit.spread(interval(values)) for values in results), counts, row.values[0] or ""])
+    first = f"{own[0].config.steps} steps of a small ViT, n = {len(own)}"
+    return table([first, "training loss", "accuracy", "restarts", "paper (MoE, 10B tokens)"], lines)
+
+
+def components_by_row() -> dict[str, list[RunRecord]]:
+    def row(run: RunRecord) -> str:
+        if run.config.optimizer == "adamw":
+            return "AdamW: heavy ball"
+        decay = "" if run.config.settings.get("no_prox") else ", proximal decay"
+        return f"Adan: Nesterov{decay}" + (", restart" if "restart" in run.config.settings else "")
+
+    records, _ = read_archive(ROOT / "results" / "theory" / "components.jsonl")
+    return {row(own[0]): own for own in grouped((r for r in records if r.config.role == "run"), row)}
+
+
+COSTS = (gpu, wall, cpu, memory, summary, quality, step_time, harness, components)
 TABLES: dict[str, Callable[[], str]] = {
     **{table_of.__name__.replace("_", "-"): table_of for table_of in (*COSTS, *tuning.TABLES, *short.TABLES)},
     "paper-plan": paper_plan.table,
@@ -159,7 +190,6 @@ TABLES: dict[str, Callable[[], str]] = {
 OF_STUDIES: dict[str, Callable[..., str]] = {
     "families": results_page.families,
     "field": field.todays_optimizers,
-    "field-others": partial(field.todays_optimizers, others=True),
     "field-in-short": field.field_in_short,
     "ladder": ladder.ladders,
     "ladder-in-short": ladder.in_short,

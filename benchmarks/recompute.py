@@ -181,14 +181,23 @@ def field() -> dict[str, list[RawGroup]]:
     for row in PAGE["field"]:
         searches = [stored[name] for name in row["studies"].split() if name in stored]
         names = dict.fromkeys(run.optimizer for own in searches for run in own)
-        groups = [_group(*([run for run in own if run.optimizer == name] for own in searches)) for name in names]
-        rivals = [group for group in groups if group]
+        every = [[[run for run in own if run.optimizer == name] for own in searches] for name in names]
+        rivals = [group for group in (_group(*_counted(own)) for own in every) if group]
         sign = -1 if rivals and rivals[0].first.higher_is_better else 1
         if any(rival.first.optimizer == "adamw" for rival in rivals):
             found[row["label"]] = sorted(
                 rivals, key=lambda rival: (rival.diverged > 0, sign * np.mean([np.mean(own) for own in rival.searches]))
             )
     return found
+
+
+def _counted(searches: list[list[RawRun]]) -> list[list[RawRun]]:
+    """The searches of an optimizer; those with too few seeds lose their values, unless there are no others."""
+    enough = [sum(run.value is not None for run in own) >= FEWEST for own in searches]
+    return [
+        own if full or not any(enough) else [run._replace(value=None) for run in own]
+        for own, full in zip(searches, enough, strict=True)
+    ]
 
 
 def against_adamw() -> list[tuple[str, RawGroup, RawGroup]]:
@@ -251,7 +260,9 @@ def costs(label: str, name: str, loss: float) -> list[str]:
     end = (min if side == "below" else max)(lengths)
     found = [f"{side} {end:,.0f}" if side else f"{float(f'{needed:.3g}'):,.0f}"]
     record = json.loads((ROOT / "results" / "field-time.json").read_text(encoding="utf-8"))
-    if record["study"] in row["studies"].split():
+    if record["study"] in row["studies"].split() and name not in record["rows"]:
+        found += ["", ""]
+    elif record["study"] in row["studies"].split():
         (adamw,) = (rival for rival in field()[label] if rival.first.optimizer == "adamw")
         ours, theirs = (statistics.fmean(record["rows"][who]["milliseconds"]) for who in (name, "adamw"))
         found += [f"{ours:.2f}", f"{ours * _needed(fit, _estimated(adamw)[0]) / (theirs * needed):.2f}"]
@@ -361,11 +372,14 @@ def differences() -> list[str]:
     kinds = ("compared:rows", "noisy", "compared:recipes", "compared:halves")
     shown = [line for kind in kinds for line in _tables(text, kind)]
     shown = [[line[0].split(": ")[0], *line[1:-3], line[-3].split(" (of ")[0], line[-2]] for line in shown]
-    of_field = [line for name in ("field", "field-others") for line in _tables(text, name)]
+    chapters = dict.fromkeys(row["chapter"] for row in PAGE["field"])
+    of_field = [line for name in chapters for line in _tables(text, f"field:{name}")]
     shown += [line[:-1] for line in of_field if line[1] != "no seed finished"]
     rungs = [[re.split(r" ± |†| \[", cell)[0] for cell in line] for line in _tables(text, "ladder")]
     pages = [*shown, *rungs, *_tables(text, "families")]
     records = [*rows(), *field_rows(), *ladder_rows(), *families()]
+    if len(pages) != len(records):
+        return [f"the pages have {len(pages)} lines, the records {len(records)}: is a chapter of the field missing?"]
     pairs = [
         (again[0], a, b) for line, again in zip(pages, records, strict=True) for a, b in zip(line, again, strict=True)
     ]
@@ -373,8 +387,8 @@ def differences() -> list[str]:
 
 
 def _tables(text: str, name: str) -> list[list[str]]:
-    """The lines of the tables between a page's markers, without their heads."""
-    lines = text.split(f"<!-- table {name} -->")[1].split("<!-- end -->")[0].splitlines()
+    """The lines of the tables between a page's markers, without their heads; none where there are no markers."""
+    lines = text.partition(f"<!-- table {name} -->")[2].partition("<!-- end -->")[0].splitlines()
     heads = {i - above for i, line in enumerate(lines) if line.startswith("| ---") for above in (0, 1)}
     found = [line.strip("|").split("|") for i, line in enumerate(lines) if line.startswith("|") and i not in heads]
     return [[cell.strip(" *") for cell in cells] for cells in found]

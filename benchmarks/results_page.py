@@ -21,7 +21,7 @@ from inference import Estimate, FamilySummary, estimate, holm, random_effects
 from stored import Contestant, SeedGroup, StoredStudy, rivals
 
 from adan_bench.config import RunRecord
-from adan_bench.records.stats import Interval, Verdict, welch
+from adan_bench.records.stats import Interval, Verdict
 from adan_bench.reports.html import COLORS, style_of
 
 Stored = Mapping[str, StoredStudy]
@@ -52,7 +52,7 @@ class Unit:
         """A difference with its interval."""
         gap = lead.difference
         ends = ", ".join(self.signed(end) for end in (gap.low, gap.high) if end is not None)
-        return f"{self.signed(gap.mean)} [{ends}]"
+        return self.signed(gap.mean) + (f" [{ends}]" if ends else "")
 
     def said(self, lead: Verdict) -> str:
         """A difference with its interval and verdict."""
@@ -123,8 +123,8 @@ class Contest:
     def effect(self) -> Effect:
         """The lead on its axis, positive where Adan is better."""
         scale = math.log if self.adan.first.metric == "perplexity" else float
-        ours, theirs = ([scale(value) for value in group.by_seed().values()] for group in (self.adan, self.best))
-        gap, axis = welch(ours, theirs, self.tests), self.unit.axis
+        ours, theirs = (estimate([scale(v) for v in group.by_seed().values()]) for group in (self.adan, self.best))
+        gap, axis = (ours - theirs).interval(self.tests), self.unit.axis
         share = {"points": 100.0, "loss": 1.0, "reward": 100 / abs(self.best.final().mean)}[axis]
         share *= 1 if self.adan.higher else -1
         low, high = sorted(round(share * end, 4) for end in (gap.low, gap.high) if end is not None)
@@ -137,7 +137,7 @@ def rivals_by_workload(stored: Stored) -> dict[str, list[Contestant]]:
     """Today's optimizers by workload, over the searches that are stored, best first."""
     named = {row["label"]: [stored[name] for name in row["studies"].split() if name in stored] for row in DATA["field"]}
     found = {label: rivals(searches) for label, searches in named.items() if searches}
-    return {label: own for label, own in found.items() if adamw_of(own).groups}
+    return {label: own for label, own in found.items() if any(r.optimizer == "adamw" and r.groups for r in own)}
 
 
 def contests(stored: Stored, kind: str = "rows") -> list[Contest]:
@@ -300,21 +300,33 @@ def panel(title: str, x_label: str, unit: Unit, lines: list[Curve], share: float
 
 def curves(title: str, names: str, stored: Stored, half: str = "") -> Panel:
     """The metric over a run, with Adan's at half the length where a study has that."""
-    study, groups = stored[names.split()[0]], together(names, stored)
-    unit = unit_of(groups[0].first)
-
-    def line(group: SeedGroup, of: StoredStudy, label: str = "", dashed: bool = False) -> Curve:
-        steps, values = zip(*group.curve(), strict=True)
-        x = [step * of.length / group.first.config.steps for step in steps]
-        return band(group, x, values, label, dashed=dashed or bool(line_style(group.optimizer)["dash"]))
-
-    lines = [line(group, study) for group in sorted(groups, key=lambda group: -group.result.mean)]  # as they end
-    whole = panel(title, study.unit.removesuffix("s"), unit, lines, unit.share)
+    study = stored[names.split()[0]]
+    whole = over_run(title, together(names, stored), study.length, study.unit)
     if half:  # the axes stay those of the whole length
         shorter = stored[half.split()[0]]
         label = f"Adan, {shorter.length:,} {shorter.unit}"
-        whole.lines.append(line(together(half, stored)[0], shorter, label, dashed=True))
+        whole.lines.append(_over_run(together(half, stored)[0], shorter.length, label, dashed=True))
     return whole
+
+
+def over_run(title: str, groups: Sequence[SeedGroup], length: int, unit: str) -> Panel:
+    """The metric over a run of so many epochs or steps."""
+    shown = unit_of(groups[0].first)
+    lines = [_over_run(group, length) for group in sorted(groups, key=lambda group: -group.result.mean)]  # as they end
+    return panel(title, unit.removesuffix("s"), shown, lines, shown.share)
+
+
+def _over_run(group: SeedGroup, length: int, label: str = "", dashed: bool = False) -> Curve:
+    steps, values = zip(*group.curve(), strict=True)
+    x = [step * length / group.first.config.steps for step in steps]
+    return band(group, x, values, label, dashed=dashed or bool(line_style(group.optimizer)["dash"]))
+
+
+def over_field(row: Mapping[str, Any], own: Sequence[Contestant]) -> Panel:
+    """The first search of each of today's optimizers on a workload."""
+    groups = [rival.groups[0] for rival in own if rival.groups]
+    epochs = row.get("epochs", 0)
+    return over_run(row["label"], groups, epochs or groups[0].first.config.steps, "epochs" if epochs else "steps")
 
 
 def over_sizes(stored: Stored) -> Panel:
@@ -353,6 +365,6 @@ def pictures(stored: Stored) -> dict[str, Picture]:
     for row in (row for row in [*DATA["rows"], *DATA["recipes"]] if "batch_size" not in row):
         own = figures.setdefault(family(row["label"]).lower(), [])
         own.append(curves(row["label"], row["studies"], stored, halves.get(row["studies"], "")))
-    fields = [(row["label"], row["studies"].split()[0]) for row in DATA["field"]]
-    figures["field"] = [curves(label, name, stored) for label, name in fields if name in stored]
+    every = rivals_by_workload(stored)
+    figures["field"] = [over_field(row, every[row["label"]]) for row in DATA["field"] if row["label"] in every]
     return {f"results-{name}.svg": picture for name, picture in figures.items()}

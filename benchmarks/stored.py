@@ -154,10 +154,14 @@ class Contestant:
 
 
 def rivals(searches: Sequence[StoredStudy]) -> list[Contestant]:
-    """The optimizers of a workload over its searches: best first, then those with diverged seeds, or with no result."""
+    """The optimizers of a workload over its searches: best first, then those with diverged seeds, or with no result.
+
+    A search with too few seeds of an optimizer counts only where it has no other: it would leave no interval.
+    """
     found = []
-    for name in searches[0].search:
+    for name in dict.fromkeys(name for study in searches for name in study.search):
         groups = [group for study in searches for group in study.groups if group.optimizer == name]
+        groups = [group for group in groups if group.n >= MIN_SEEDS] or groups
         trials = [trial for study in searches for trial in study.search.get(name, ())]
         found.append(Contestant(name, groups, sum(study.diverged.get(name, 0) for study in searches), trials))
 
@@ -217,7 +221,7 @@ def of_archive(file: Path) -> StoredStudy:
     trials, runs = ([r for r in records if (r.config.role == "tune") is tuning] for tuning in (True, False))
     seeds = grouped(runs, lambda r: [r.config.name, r.config.steps, r.config.batch_size, r.config.settings])
     search = by_optimizer(trials)
-    length = max(run.config.steps for run in runs)
+    length = max(run.config.steps for run in runs or trials)
     trial = max((run.config.steps for run in trials), default=length)
     elsewhere = not trials and any(run.config.origin.trials for run in runs)
     return StoredStudy(

@@ -10,6 +10,9 @@ from common import read
 from stored import studies
 from support.pages import ROOT, flat
 
+from adan_bench.records.stats import interval
+from adan_bench.tables import tables
+
 
 def test_tables_are_those_of_the_records(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["readme.py", "--check"])
@@ -89,6 +92,24 @@ def test_ratios_in_the_faq_are_those_of_the_records():
     )
     assert f"[at most ×{max(ratios):.2f}]" in first
     assert f"the step of ResNet-50 takes ×{x86:.2f} to ×{arm:.2f}" in first
+
+
+def test_what_the_page_on_the_theory_says_of_components_is_in_the_record():
+    found = readme.components_by_row()
+    heavy, nesterov, prox, restarted = (found[row.head] for row in tables()["components"].rows)
+    assert all(ours.final > base.final for base, ours in zip(heavy, nesterov, strict=True))
+    assert all(ours.training_loss < base.training_loss for base, ours in zip(heavy, nesterov, strict=True))
+    assert all(base.training_loss < ours.training_loss for base, ours in zip(prox, restarted, strict=True))
+    assert all(base.final >= ours.final for base, ours in zip(prox, restarted, strict=True))
+    assert {run.result["restarts"]["count"] for run in restarted} == {6, 7}
+    assert {round(run.config.settings["restart"]["radius"], 2) for run in restarted} == {0.52}
+    for of in ("training_loss", "final"):
+        ends = [interval([getattr(run, of) for run in own]) for own in (heavy, nesterov, prox, restarted)]
+        assert max(end.low for end in ends) < min(end.high for end in ends)
+    text = flat("docs/theory.md")
+    assert "Nesterov's momentum helped in every seed, and six or seven restarts hurt rather than helped." in text
+    assert "The 95% intervals overlap." in text
+    assert "The radius R, 0.52, came from a pilot run" in text
 
 
 def test_what_is_said_of_other_implementations():

@@ -1,5 +1,6 @@
 """Today's optimizers on the results page, and its statistics, by made-up values whose answers are known."""
 
+import json
 import math
 import random
 import re
@@ -135,9 +136,9 @@ def with_field(studies, tmp_path, monkeypatch):
         own = replace(template.config, **config)
         return replace(template, path=tmp_path / study / name / folder, config=own, result=result, metrics=points)
 
-    def make(study, shift=0.0, seed=1000, seeds=range(5), diverged=()):
+    def make(study, shift=0.0, seed=1000, seeds=range(5), diverged=(), names=tuple(LOSSES)):
         records = []
-        for number, (name, loss) in enumerate(LOSSES.items()):
+        for number, (name, loss) in enumerate((name, LOSSES[name]) for name in names):
             trial = {"role": "tune", "origin": Origin(kind="trial", searched=("warmup",))}
             for i in range(12):
                 value = 99.0 if i == 11 else loss + 0.01 * i
@@ -187,13 +188,13 @@ def write_page(known, tmp_path, monkeypatch):
 
 def test_without_a_search_there_is_no_section(with_field):
     known = with_field.read()
-    assert (field.todays_optimizers(known), field.field_in_short(known)) == ("", "")
+    assert (field.todays_optimizers("gpt", known), field.field_in_short(known)) == ("", "")
 
 
 def test_a_search_of_the_field(with_field, tmp_path, monkeypatch):
     with_field("field-gpt")
     known = with_field.read()
-    text = field.todays_optimizers(known)
+    text = field.todays_optimizers("gpt", known)
     head, rows = lines(text)
     assert [*rows] == ["Muon", "Adan", "AdamW", "Lion", "SOAP"]
     assert rows["Muon"][2].endswith(": better (one search)")
@@ -228,7 +229,7 @@ def test_two_searches_and_a_ladder(with_field, tmp_path, monkeypatch):
     known = with_field.read()
     twice = results.against_adamw(known)["GPT, 10.9 M, 2,000 steps"]
     assert twice["adan"].difference.half > 1.5 * once["adan"].difference.half
-    text = field.todays_optimizers(known)
+    text = field.todays_optimizers("gpt", known)
     head, rows = lines(text)
     assert head[3:6] == ["AdamW's steps for this result", "ms per step", "time, AdamW's = 1"]
     inside = [row for name, row in rows.items() if name not in ("SOAP", "Lion")]
@@ -239,7 +240,7 @@ def test_two_searches_and_a_ladder(with_field, tmp_path, monkeypatch):
     assert short[2].endswith(f"| ×{times['Muon']:.2f} |")
     leads = [float(lead.replace("−", "-")) for lead in short[3].split("|")[2].strip(" *").split(", ")]
     assert leads == pytest.approx([-0.03, -0.02], abs=0.003)  # the second search's is less by its shift
-    assert field.todays_optimizers(known, others=True) == ""
+    assert field.todays_optimizers("small", known) == ""
     assert 1_000 < float(rows["Adan"][3].replace(",", "")) < 8_000
     assert rows["Muon"][2].endswith("]: better")
     assert "Two searches, 5 seeds of each, 160 trials, 10 of them diverged;" in text
@@ -290,15 +291,98 @@ def results_without_field(known):
 
 def test_who_diverges_comes_last_and_is_not_called_better(with_field):
     with_field("field-gpt", diverged={"muon"})
-    rows = lines(field.todays_optimizers(with_field.read()))[1]
+    rows = lines(field.todays_optimizers("gpt", with_field.read()))[1]
     assert [*rows][-1] == "Muon"
     assert rows["Muon"][1:] == ["no seed finished", "", ""]
     assert "Muon" not in field.field_in_short(with_field.read())
     with_field("field-gpt-again", seed=2000, seeds=range(5, 10))
-    rows = lines(field.todays_optimizers(with_field.read()))[1]
+    rows = lines(field.todays_optimizers("gpt", with_field.read()))[1]
     assert [*rows][-1] == "Muon"
     assert rows["Muon"][1].endswith(" (5 diverged)")
     assert rows["Muon"][2].endswith("]")
+
+
+def test_optimizers_of_a_later_search_alone_have_their_rows(with_field, tmp_path, monkeypatch):
+    with_field("field-gpt", names=("adan", "adamw", "soap"))
+    with_field("field-gpt-again", seed=2000, seeds=range(5, 10), names=("muon", "soap"))
+    with_field.ladder(LENGTHS[:4])
+    rows = lines(field.todays_optimizers("gpt", known := with_field.read()))[1]
+    assert [*rows] == ["Muon", "Adan", "AdamW", "SOAP"]
+    assert rows["Muon"][2].endswith("]")
+    assert [row[0] for row in lines(field.field_in_short(known))[1].values()] == ["Muon", "Adan", "AdamW"]
+    (panel,) = results.pictures(known)["results-field.svg"]
+    assert {curve.label for curve in panel.lines} == {*rows}
+    write_page(known, tmp_path, monkeypatch)
+    assert recompute.differences() == []
+
+
+def test_an_optimizer_that_was_not_timed_has_no_time(with_field, tmp_path, monkeypatch):
+    times = field.read("field-time.json")
+    del times["rows"]["muon"]
+    (tmp_path / "results" / "field-time.json").unlink()
+    (tmp_path / "results" / "field-time.json").write_text(json.dumps(times), encoding="utf-8")
+    monkeypatch.setattr(field, "read", lambda _: times)
+    with_field("field-gpt")
+    with_field.ladder(LENGTHS[:4])
+    rows = lines(field.todays_optimizers("gpt", known := with_field.read()))[1]
+    assert rows["Muon"][4:6] == ["", ""]
+    assert all(rows["Adan"])
+    assert lines(field.field_in_short(known))[1]["Muon"][-1] == ""
+    write_page(known, tmp_path, monkeypatch)
+    assert recompute.differences() == []
+
+
+def test_a_search_of_too_few_seeds_does_not_count_beside_another(with_field, tmp_path, monkeypatch):
+    with_field("field-gpt")
+    once = lines(field.todays_optimizers("gpt", with_field.read()))[1]
+    with_field("field-gpt-again", shift=0.01, seed=2000, seeds=range(5, 7))
+    text = field.todays_optimizers("gpt", known := with_field.read())
+    assert lines(text)[1] == once
+    assert "One search, 5 seeds, 160 trials" in text
+    write_page(known, tmp_path, monkeypatch)
+    assert recompute.differences() == []
+
+
+def test_two_seeds_have_a_difference_without_an_interval(with_field):
+    with_field("field-gpt", seeds=range(2))
+    rows = lines(field.todays_optimizers("gpt", with_field.read()))[1]
+    assert re.fullmatch(r"−0\.0\d+: too few seeds \(one search\)", rows["Muon"][2])
+    assert re.fullmatch(r"0\.8\d+", rows["Muon"][1])
+
+
+def test_how_often_searches_were_made_is_said(studies):
+    adan, adamw, _ = results.rivals_by_workload(studies)["GPT, 0.9 M, 2,000 steps"]
+
+    def said(*searches):
+        own = [replace(r, groups=r.groups * n) for r, n in zip((adan, adamw), searches, strict=True)]
+        return field._facts(own).partition(",")[0]
+
+    counts = {(1, 1): "One search", (2, 2): "Two searches", (3, 3): "3 searches", (2, 1): "1 optimizer searched twice"}
+    assert {n: said(*n) for n in counts} == counts
+    assert said(3, 2) == "2 optimizers searched more than once"
+
+
+def test_a_workload_with_accuracies_has_a_chapter_of_its_own(with_field, tmp_path, monkeypatch):
+    with_field("field-gpt")
+    with_field("field-vit")
+    file = stored.NEWER / "field-vit.jsonl"
+    text = file.read_text(encoding="utf-8").replace('"pycode-gpt-11m"', '"cifar-vit"')
+    text = text.replace('"metric":"loss","higher_is_better":false', '"metric":"accuracy","higher_is_better":true')
+    file.write_text(text.replace('"loss"', '"accuracy"'), encoding="utf-8")
+    known = with_field.read()
+    assert "ViT" not in field.todays_optimizers("gpt", known) + field.todays_optimizers("small", known)
+    head, rows = lines(field.todays_optimizers("vit", known))
+    assert head[1] == "test accuracy, % ↑"
+    assert [*rows] == ["SOAP", "Lion", "AdamW", "Adan", "Muon"]
+    assert rows["SOAP"][2].endswith("better (one search)")
+    gpt, vit = results.pictures(known)["results-field.svg"]
+    assert (gpt.x_label, gpt.lines[0].x[-1]) == ("step", 2_000)
+    assert (vit.x_label, vit.lines[0].x[-1], vit.y_label) == ("epoch", 25, "test accuracy, %")
+    monkeypatch.setitem(results.DATA, "searches", [{"label": "ViT: field", "studies": "field-vit"}])
+    _, rows = lines(field.searches(known))
+    assert rows["ViT: field, test accuracy, % ↑"][2].startswith("−")
+    with pytest.raises(ValueError, match=r"a ladder is of losses, .* not of accuracy"):
+        ladder.Ladder.of({g.optimizer: {2_000: g} for g in known["field-vit"].groups})
 
 
 def test_a_confirmation_is_no_trial_of_other_settings(with_field):

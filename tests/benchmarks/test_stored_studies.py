@@ -111,6 +111,13 @@ def test_a_newer_study_without_trials_has_settings_of_another_or_published_ones(
     assert (found.settings_of, found.planned_trials) == (settings_of, 0)
 
 
+def test_a_study_of_which_only_trials_are_stored(studies, tmp_path):
+    (tmp_path / "a.jsonl").write_text(pack(studies["gpt"].search["adan"]), encoding="utf-8")
+    found = stored.of_archive(tmp_path / "a.jsonl")
+    assert (found.groups, found.length, found.planned_trials, found.tune_length) == ([], 2_000, 7, None)
+    assert "7 trials per optimizer of full" in details.described("a", {"a": found})
+
+
 def test_a_study_that_was_run_again_stands_beside_the_old_one(studies, tmp_path, monkeypatch):
     for newer in stored.NEWER.glob("*.jsonl"):
         (tmp_path / newer.name).symlink_to(newer)

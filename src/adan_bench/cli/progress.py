@@ -188,7 +188,7 @@ def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> No
         say(console, text, style="bold red")
     for summary in summaries:
         head, rows = table_rows(summary)
-        shown = [i for i, name in enumerate(COLUMNS[:-1]) if name not in ("minus the first", "Welch", "best")]
+        shown = [i for i, name in enumerate(COLUMNS[:-1]) if name not in ("minus the first", "best")]
         rates = [f"{o.settings['lr']:g}" for o in summary.optimizers]
         lines = [[*(row[i] for i in shown), lr] for row, lr in zip(rows, rates, strict=True)]
         table = grid(f"{summary.name}: {length(summary)}", [*(head[i] for i in shown), "lr"], lines)

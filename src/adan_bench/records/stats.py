@@ -1,8 +1,7 @@
 """Records to numbers: means and intervals over seeds, steps to a target, learning rate ranges, performance profiles.
 
 Seeds are pairs: seed 0 of one optimizer starts from the same weights and sees the same batches as seed 0 of another, so
-differences can be taken seed by seed (`by_pairs`); Welch's test (`welch`) does without pairs. With fewer than three
-seeds nothing is called significant.
+differences are taken seed by seed (`by_pairs`). With fewer than three seeds nothing is called significant.
 """
 
 from __future__ import annotations
@@ -187,23 +186,6 @@ def mean_curve(
         scale = quantile(n - 1, level) / math.sqrt(n)
         halves = [round(scale * statistics.stdev(at), 12) for at in values]
     return steps, [statistics.fmean(at) for at in values], halves
-
-
-def welch(a: Sequence[float], b: Sequence[float], comparisons: int = 1) -> Interval:
-    """The mean of a minus that of b, with the interval of Welch's t test: seeds are no pairs, variances may differ.
-
-    >>> welch([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
-    Interval(n=3, mean=0.0, low=-2.26..., high=2.26...)
-    """
-    n, mean = min(len(a), len(b)), statistics.fmean(a) - statistics.fmean(b)
-    if n < MIN_SEEDS:
-        return Interval(n, mean, None, None)
-    errors = [statistics.variance(values) / len(values) for values in (a, b)]
-    if not any(errors):  # all seeds are equal in both, and no degrees of freedom to compute
-        return Interval(n, mean, mean, mean)
-    freedom = sum(errors) ** 2 / sum(e**2 / (len(values) - 1) for e, values in zip(errors, (a, b), strict=True))
-    half = quantile(freedom, comparisons=comparisons) * math.sqrt(sum(errors))
-    return Interval(n, mean, mean - half, mean + half)
 
 
 def by_pairs(a: Mapping[int, float], b: Mapping[int, float], comparisons: int = 1) -> Interval:

@@ -27,11 +27,10 @@ from adan_bench.reports.html import style_of
 
 TERMS = (
     "± and [ ]: 95% t interval over seeds; with fewer than three seeds, the range. minus the first: the mean "
-    "difference from the first row over the seeds of both, its interval paired by seed and corrected for all pairs; "
-    "Welch: the interval of Welch's test, which makes no pairs of seeds. best: the best "
-    "evaluation of a run, mean over seeds. Steps and seconds to target: median over seeds until the metric first "
-    "reached its target, and how many of the seeds did; a seed that diverges does not count. ms/step: of a whole "
-    "training step, median over seeds, and the engine that updated the weights. state B/param: bytes that the "
+    "difference from the first row over the seeds of both, its interval paired by seed and corrected for all pairs. "
+    "best: the best evaluation of a run, mean over seeds. Steps and seconds to target: median over seeds until the "
+    "metric first reached its target, and how many of the seeds did; a seed that diverges does not count. ms/step: of "
+    "a whole training step, median over seeds, and the engine that updated the weights. state B/param: bytes that the "
     "optimizer keeps per trained parameter."
 )
 CLOCKS = " Seconds are left out where runs did not have the same machine, or not as many runs and threads on it."
@@ -41,7 +40,7 @@ RATES = (
 )
 SHADED = " A shaded row is better than every other by more than the seeds explain."  # on the page only
 COLUMNS = (
-    "optimizer", "{metric}", "minus the first", "Welch", "best", "steps to target", "s to target", "ms/step",
+    "optimizer", "{metric}", "minus the first", "best", "steps to target", "s to target", "ms/step",
     "state B/param", "lr range ±2%",
 )  # fmt: skip
 
@@ -157,19 +156,14 @@ def failures(summary: WorkloadSummary) -> list[str]:
 def table_rows(summary: WorkloadSummary) -> tuple[list[str], list[list[str]]]:
     """The table of results as text: head and rows, in the order of the means."""
     head = [column.format(metric=summary.metric_head) for column in COLUMNS]
-    rows = [_row(o, *gaps) for o, *gaps in _against_first(summary)]
+    gaps = conclusions.behind(summary)
+    rows = [_row(o, gaps.get(o.name)) for o in summary.optimizers]
     if not any(o.sensitivity for o in summary.optimizers):  # the last column would be empty
         return head[:-1], [row[:-1] for row in rows]
     return head, rows
 
 
-def _against_first(s: WorkloadSummary) -> list[tuple[OptimizerSummary, Interval | None, Interval | None]]:
-    """Each optimizer with its mean minus the first one's, paired by seed and by Welch's test."""
-    gaps, unpaired = conclusions.behind(s), conclusions.behind(s, paired=False)
-    return [(o, gaps.get(o.name), unpaired.get(o.name)) for o in s.optimizers]
-
-
-def _row(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -> list[str]:
+def _row(o: OptimizerSummary, gap: Interval | None) -> list[str]:
     bests = [r.result["best"] for r in o.records if r.result and r.result.get("best") is not None]
     final = spread(o.final, list(o.by_seed().values()))
     failed = sum(r.status == "failed" for r in o.records)
@@ -182,7 +176,6 @@ def _row(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -
         o.name,
         ", ".join([final, *lost]),
         "" if gap is None else _signed(gap),
-        "" if unpaired is None else _signed(unpaired).partition(" ")[2],
         number(sum(bests) / len(bests)) if bests else "–",
         *conclusions.costs(o),
         rates,
@@ -212,13 +205,13 @@ def in_numbers(summaries: Sequence[WorkloadSummary]) -> list[dict[str, Any]]:
             "unfair": conclusions.unfair(s) or None,
             "winner": conclusions.winner(s),
             "pairs": conclusions.comparisons(s),
-            "optimizers": [_numbers(o, *gaps) for o, *gaps in _against_first(s)],
+            "optimizers": [_numbers(o, gaps.get(o.name)) for o in s.optimizers],
         }
-        for s in summaries
+        for s, gaps in ((s, conclusions.behind(s)) for s in summaries)
     ]
 
 
-def _numbers(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | None) -> dict[str, Any]:
+def _numbers(o: OptimizerSummary, gap: Interval | None) -> dict[str, Any]:
     names = (
         "steps_to_target", "seconds_to_target", "reached", "diverged", "failed", "seconds_per_step", "engines",
         "state_bytes_per_parameter", "trials",
@@ -230,7 +223,6 @@ def _numbers(o: OptimizerSummary, gap: Interval | None, unpaired: Interval | Non
         **({} if o.final is None else asdict(o.final)),
         "by_seed": o.by_seed(),
         "minus_the_first": None if gap is None else asdict(gap),
-        "minus_the_first_by_welch": None if unpaired is None else asdict(unpaired),
         **{name: getattr(o, name) for name in names},
         "learning_rates": None if o.sensitivity is None else asdict(o.sensitivity),
     }

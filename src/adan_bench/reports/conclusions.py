@@ -16,7 +16,6 @@ from adan_bench.records.stats import (
     WorkloadSummary,
     by_pairs,
     usual_range,
-    welch,
 )
 from adan_bench.reports.html import plain
 
@@ -245,11 +244,8 @@ def comparisons(summary: WorkloadSummary) -> int:
     return math.comb(sum(o.final is not None for o in summary.optimizers), 2)
 
 
-def behind(summary: WorkloadSummary, paired: bool = True) -> dict[str, Interval]:
-    """Each optimizer's mean minus that of the first, with the interval of that difference, by name.
-
-    paired: seed by seed, else by Welch's test.
-    """
+def behind(summary: WorkloadSummary) -> dict[str, Interval]:
+    """Each optimizer's mean minus that of the first, seed by seed, with the interval of that difference, by name."""
     done = {o.name: o.by_seed() for o in summary.optimizers if o.final is not None}
     if not done:
         return {}
@@ -257,8 +253,7 @@ def behind(summary: WorkloadSummary, paired: bool = True) -> dict[str, Interval]
     low, high = usual_range(summary.facts["metric"], [value for values in done.values() for value in values.values()])
     gaps = {}
     for name, own in others:
-        tests = comparisons(summary)
-        gap = by_pairs(own, first, tests) if paired else welch([*own.values()], [*first.values()], tests)
+        gap = by_pairs(own, first, comparisons(summary))
         if gap.n:
             gaps[name] = gap.within(low - high, high - low)
     return gaps
