@@ -53,7 +53,8 @@ class Origin:
 
     kind: "untuned" (the optimizer's own defaults), "bundled" (this package's tuned ones), "saved" (a file of `tune`),
         "here" (trials beside the run), "study" (as its file says), "failed" (likewise, as none of the trials has a
-        result), "trial" (the run is one), "published", or "" where `source` says it all.
+        result), "trial" (the run is one), "short" (it is a short run of `suggest`, and `tuned_for` the full one),
+        "published", or "" where `source` says it all.
     source: the file of `tune`, the study, or whoever published the settings.
     at_edge: no rate beyond the best one was tried, or none far beyond it.
     seed: of the trials; confirmed: how many of the best were run again on the seeds after it.

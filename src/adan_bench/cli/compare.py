@@ -65,13 +65,8 @@ def tune(
     call: Invocation,
 ) -> None:
     """Tune every optimizer with the same number of trials."""
-    from adan_bench.studies.comparison import save_tuned
-
     arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=trials)
-    file = _checked(save or folder / "best.json")
-    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
-    save_tuned(arms, file)
-    write_and_show([folder], folder, as_json, arms, file)
+    _search(arms, folder, save or folder / "best.json", chosen, call, as_json)
 
 
 @run_flags(without=("seed", "parallel", "stop_after", "eval_every"))
@@ -86,24 +81,22 @@ def suggest(
     call: Invocation,
 ) -> None:
     """Suggest a learning rate, b1 and warm-up from short runs, a quarter of a full one of at least 480 steps in all."""
-    from adan_bench.studies.comparison import save_tuned
-    from adan_bench.studies.suggest import TRIALS, shorten, suggestions
+    from adan_bench.studies.suggest import TRIALS, shorten
 
     arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=TRIALS)
-    file = _checked(save or folder / "suggested.json")
     shorten(arms)
-    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
-    save_tuned(arms, file)
-    write_and_show([folder], folder, as_json, arms, file, suggestions(arms))
+    _search(arms, folder, save or folder / "suggested.json", chosen, call, as_json)
 
 
-def _checked(file: Path) -> Path:
-    """The file to merge settings into; one that is there must hold such."""
-    from adan_bench.studies.comparison import read_tuned
+def _search(arms: dict[Any, Any], folder: Path, file: Path, chosen: RunConfig, call: Invocation, as_json: bool) -> None:
+    """Make the trials of arms, merge what they find into a file, which must hold such settings if it is there."""
+    from adan_bench.studies.comparison import read_tuned, save_tuned
 
     if file.exists():
         read_tuned(file, "--save")
-    return file
+    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
+    save_tuned(arms, file)
+    write_and_show([folder], folder, as_json, arms, file)
 
 
 def report(

@@ -145,6 +145,7 @@ def said(origin: Origin) -> str:
         "study": f"as the study {origin.source} says",
         "failed": f"as the study {origin.source} says, none of its trials having a result",
         "trial": "trial",
+        "short": "short run",
     }
     text = f"guess: {', '.join(origin.guesses)}; " if origin.guesses else ""
     text += texts.get(origin.kind, origin.source)
