@@ -20,13 +20,15 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from adan_bench.config import RunConfig, RunRecord
-from adan_bench.errors import UsageError, listing
+from adan_bench.errors import UsageError, WorkloadError, listing
 from adan_bench.locking import Lock
 
 KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
@@ -72,6 +74,7 @@ class RunStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines = 0
+        self._checked = False  # whether a checkpoint of this process could be loaded
         self._lock = Lock(path / LOCK)
 
     def lock(self) -> None:
@@ -153,6 +156,9 @@ class RunStore:
         with (self.path / "metrics.jsonl").open("ab") as file:
             os.fsync(file.fileno())  # a checkpoint must never be safer than the lines that it counts
         payload = _saved({"state": dict(state), "step": step, "lines": self._lines})
+        if not self._checked:
+            _loaded(payload)
+            self._checked = True
         path = self.path / f"checkpoint-{step:09d}-{hashlib.sha256(payload).hexdigest()}.pt"
         write_bytes(path, payload)
         for old in self.checkpoints()[KEEP:]:
@@ -173,15 +179,13 @@ class RunStore:
 
         None, and no metrics, where there is none: the run starts anew.
         """
-        import torch
-
         lines = read_lines(self.path / "metrics.jsonl")
         for path in self.checkpoints():
             payload = path.read_bytes()
             if hashlib.sha256(payload).hexdigest() != path.stem.rpartition("-")[2]:
                 path.rename(path.with_suffix(".damaged"))
                 continue
-            content = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+            content = _loaded(payload)
             if content["lines"] <= len(lines):
                 self.cut(content["lines"])
                 state: dict[str, Any] = content["state"]
@@ -232,6 +236,21 @@ def _saved(content: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(dict(content), buffer)
     return buffer.getvalue()
+
+
+def _loaded(payload: bytes) -> dict[str, Any]:
+    """A checkpoint, which must hold nothing but data: no code runs when it is loaded."""
+    import torch
+
+    try:
+        content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        raise WorkloadError(
+            f"no run can be resumed from a checkpoint with a {found[1] if found else 'value'} in it; keep tensors and "
+            "plain numbers in the state of the optimizer and of the batches"
+        ) from error
+    return content
 
 
 class NoStore(RunStore):
