@@ -99,10 +99,11 @@ def test_a_state_that_no_checkpoint_can_hold(bench: Any, tmp_path: Path) -> None
     """Found when the first one is written, not when a run of days is to be resumed."""
     script, out = tmp_path / "mine.py", tmp_path / "a"
     state = 'self.state[p].setdefault("window", __import__("collections").deque(maxlen=2)).append(1.0)'
-    script.write_text(SIGNS.replace("                p.sub_", f"                {state}\n                p.sub_"), encoding="utf-8")
+    script.write_text(SIGNS.replace("p.sub_", f"{state}; p.sub_"), encoding="utf-8")
     command = ["run", "tiny", "--script", script, "--optimizer", "signsgd", "--checkpoint-every", 20, "--out", out]
     code, _, err = bench(*command)
-    assert (code, "with a collections.deque in it; keep tensors and plain numbers in the state" in err) == (1, True), err
+    assert code == 1
+    assert "with a collections.deque in it; keep tensors and plain numbers in the state" in err
     assert not list(out.glob("checkpoint-*"))
 
 
