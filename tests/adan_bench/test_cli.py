@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.scripts import renamed
 
-from adan_bench.cli.common import Invocation
+from adan_bench.cli.common import EXIT_TIME_LIMIT, Invocation, complain
 from adan_bench.config import RunConfig, option
 from adan_bench.records.store import read_run, read_runs
 from adan_bench.reports.theory import STUDIES
@@ -154,6 +154,21 @@ def test_a_default_folder_that_cannot_be_written(
     assert (code, err) == (1, f"adan-bench: {why}\n")
 
 
+def test_the_command_that_continues_starts_the_ranks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said by the first of them alone."""
+    (tmp_path / "config.json").touch()
+    call = Invocation(["run", "tiny", "--out", str(tmp_path), "--parallel", "ddp"])
+    call.records = tmp_path
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for rank in "10":
+        monkeypatch.setenv("RANK", rank)
+        complain(call.how_to_continue(), EXIT_TIME_LIMIT)
+    words = f"{TORCHRUN} run tiny --out {tmp_path} --parallel ddp --resume"
+    assert capsys.readouterr().err == f"adan-bench: continue with: {words}\n"
+
+
 def test_python_m_adan_bench() -> None:
     done = subprocess.run([sys.executable, "-m", "adan_bench", "--version"], capture_output=True, text=True)
     assert done.stdout.startswith("adan-bench ")
@@ -184,15 +199,19 @@ def test_list_cuts_no_name(bench: Any, monkeypatch: pytest.MonkeyPatch, kind: st
 def test_list_shows_the_workloads_of_a_script(bench: Any, tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
     script.write_text(
-        "from adan_bench import Scale, workload\n"
+        "from adan_bench import Scale, workload\nprint('loading')\n"
         "@workload('mine-alone', metric='m', higher_is_better=True, smoke=Scale(1, 3, 1))\n"
         "def mine(context): ...\n",
         encoding="utf-8",
     )
     listed = bench("list", "--script", script)[1]
-    assert "mine-alone" in listed
+    assert listed.startswith("mine-alone ")
+    assert "data: its own" in listed
+    assert "digits-vit" not in listed
+    assert [row["name"] for row in json.loads(bench("list", "--script", script, "--json")[1])] == ["mine-alone"]
     assert "roles unknown: UsageError" in listed  # its function returns no task
-    script.write_text(script.read_text(encoding="utf-8").replace("mine-alone", "digits-vit"), encoding="utf-8")
+    text = script.read_text(encoding="utf-8").replace("print('loading')", "")
+    script.write_text(text.replace("mine-alone", "digits-vit"), encoding="utf-8")
     assert "'digits-vit' is a bundled workload; give yours another name" in bench.refused("list", "--script", script)
     assert get_workload("digits-vit").build.__module__.startswith("adan_bench.")
 

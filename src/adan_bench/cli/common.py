@@ -86,7 +86,9 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 def complain(text: str, code: int) -> int:
-    print(f"adan-bench: {text}", file=sys.stderr)
+    """Say why a command ends; what has stopped all ranks of torchrun the first of them says for all."""
+    if code not in (EXIT_TIME_LIMIT, EXIT_INTERRUPTED) or os.environ.get("RANK", "0") == "0":
+        print(f"adan-bench: {text}", file=sys.stderr)
     return code
 
 
@@ -149,7 +151,11 @@ class Invocation:
         words = [word for word in self.words if word != "--resume"]
         if not any(word == "--out" or word.startswith("--out=") for word in words):
             words += ["--out", str(self.records)]
-        return f"continue with: {shlex.join(['adan-bench', *words, '--resume'])}"
+        program = ["adan-bench"]
+        if "RANK" in os.environ:
+            ranks = os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"))
+            program = ["torchrun", "--nproc-per-node", ranks, "-m", "adan_bench.cli"]
+        return f"continue with: {shlex.join([*program, *words, '--resume'])}"
 
 
 def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

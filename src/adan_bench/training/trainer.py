@@ -35,7 +35,7 @@ from adan_bench.training.roles import summary
 from adan_bench.training.schedules import schedule
 from adan_bench.training.scripts import load_script
 from adan_bench.training.updater import Updater
-from adan_bench.workloads.registry import get_workload
+from adan_bench.workloads.registry import get_workload, is_bundled
 
 CHECKPOINT_SECONDS = 15.0
 MEETING_SECONDS = 1.0  # between two questions of the ranks whether to stop
@@ -418,8 +418,7 @@ def task_of(workload: Workload, config: RunConfig, device: str, rank: int, ranks
     except ModuleNotFoundError as error:
         if str(error.name).startswith("adan"):
             raise WorkloadError(f"{workload.name}: {error}; it imports, or built_by names, a wrong file") from error
-        own = not workload.build.__module__.startswith("adan_bench.")
-        remedy = f"run: pip install {error.name}" if own else "run: pip install 'adan[paper]'"
+        remedy = "run: pip install '.[paper]'" if is_bundled(workload) else f"run: pip install {error.name}"
         raise UsageError(f"{workload.name} needs the package {error.name}; {remedy}") from error
 
 

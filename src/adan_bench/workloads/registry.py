@@ -87,8 +87,7 @@ def workload(
     there = {scale: size for scale, size in scales.items() if size is not None}
 
     def register(build: Builder) -> Builder:
-        bundled = name in _workloads and _workloads[name].build.__module__.startswith("adan_bench.")
-        if bundled and not build.__module__.startswith("adan_bench."):
+        if name in _workloads and is_bundled(_workloads[name]) and not build.__module__.startswith("adan_bench."):
             raise UsageError(f"{name!r} is a bundled workload; give yours another name")
         try:
             inspect.signature(build).bind(None)
@@ -115,6 +114,10 @@ def built_by(module: str, function: str, *arguments: Any) -> Builder:
 
     build.__qualname__ = f"{module}.{function}"
     return build
+
+
+def is_bundled(workload: Workload) -> bool:
+    return workload.build.__module__.startswith("adan_bench.")
 
 
 def packages(workload: Workload) -> tuple[str, ...]:
