@@ -267,13 +267,12 @@ def as_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Pause:
-    """The step, or the Unix time, at which a run stops for now, with a checkpoint to continue from."""
+    """The Unix time at which a run stops for now, with a checkpoint to continue from."""
 
-    step: int | None = None
-    time: float | None = None
+    until: float | None = None
 
     def due(self, step: int) -> bool:
-        return (self.step is not None and step >= self.step) or (self.time is not None and time.time() >= self.time)
+        return self.until is not None and time.time() >= self.until
 
 
 NEVER = Pause()
@@ -289,8 +288,7 @@ class RunProgress:
     metric: float | None
     steps_per_second: float
     seconds_left: float | None
-    gpu_share: float | None = None  # of the time in which the GPU was busy
-    gpu_source: str = ""  # who says so: NVML, or the duration of the replays of a captured step
+    gpu_share: float | None = None  # of the time in which the GPU was busy, by NVML
     gpu_bytes: int | None = None  # the most that the run has had so far
 
 

@@ -90,7 +90,7 @@ def _speed(p: RunProgress) -> list[str]:
     """Steps per second and time left, after the first step; on a GPU its load and memory."""
     words = []
     if p.gpu_share is not None:
-        words.append(f"GPU {p.gpu_share:.0%} ({p.gpu_source})")
+        words.append(f"GPU {p.gpu_share:.0%}")
     if p.gpu_bytes is not None:
         words.append(f"{p.gpu_bytes / 1e9:.1f} GB")
     if p.seconds_left is None:

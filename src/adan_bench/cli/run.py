@@ -44,8 +44,8 @@ def run(
     path = call.records_in(workload, competitor.folder, f"seed-{config.seed}")
     if others := [file.parent for file in path.rglob("config.json") if file.parent != path]:
         raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
-    pause = Interruptible(time=call.until)
-    job = Job(config, path, call.resume, pause)
+    pause = Interruptible(call.until)
+    job = Job(config, path, call.resume)
 
     def press() -> None:
         if pause.pressed or not pause.stepped:
@@ -63,7 +63,7 @@ def run(
     console = Console(quiet=not first)
     listening = on_ctrl_c(press) if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
     with listening, showing(console, as_json and first) as show:
-        result = attempt(job, tell)
+        result = attempt(job, tell, pause)
         show(Event(job, 1, 1, result=result))
     if result["status"] == "unfinished":
         if pause.pressed:

@@ -333,12 +333,9 @@ class Trainer:
         gpu: dict[str, Any] = {}
         if self.device.type == "cuda":
             gpu["gpu_bytes"] = torch.cuda.max_memory_allocated(self.device)
-            busy = self.updater.busy_seconds()
-            if busy is not None:
-                gpu |= {"gpu_share": min(1.0, busy / seconds), "gpu_source": "replays"}
             if seconds >= NVML_PERIOD:
                 with contextlib.suppress(ImportError, RuntimeError):  # torch asks pynvml
-                    gpu |= {"gpu_share": torch.cuda.utilization(self.device) / 100, "gpu_source": "NVML"}
+                    gpu["gpu_share"] = torch.cuda.utilization(self.device) / 100
         return RunProgress(step, last, loss, metric, steps / seconds, left, **gpu)
 
     def _finish(self, store: RunStore, status: str) -> Mapping[str, Any]:
