@@ -67,7 +67,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["speed", "--out", "."], ["--out .", "it is a folder"]),
         (["tune", "digits-vit", "--save", "something.txt/a"], ["--save something.txt/a", "something.txt is a file"]),
         (["compare", "digits-vit", "--batch-size", "16", "--batch-sizes", "32,64"], ["--batch-size 16", "32,64"]),
-        (["run", "digits-vit", "--data", "/nowhere/at/all"], ["/nowhere/at/all"]),
+        (["run", "cifar-resnet34", "--scale", "small", "--data", "/nowhere"], ["--data or ADAN_DATA /nowhere: no"]),
         (["run", "cifar-resnet34", "--scale", "small", "--data", "."], ["cifar10/train.parquet", "something.txt"]),
         (["run", "digits-vit", "--script", "nope.py"], ["nope.py"]),
         (["compare", "digits-vit", "--batch-sizes", "a,b"], ["a,b"]),
@@ -179,7 +179,7 @@ def test_a_run_does_not_join_a_study(bench: Any, tmp_path: Path, resume: list[st
     """Its report would count the run as one of the study's seeds."""
     seed = tmp_path / "digits-vit" / "adan" / "seed-0"
     seed.mkdir(parents=True)
-    (seed / "config.json").touch()
+    (seed / "config.json").write_text('{"config": {}}', encoding="utf-8")
     err = bench.refused("run", "digits-vit", "--steps", "2", "--out", tmp_path, *resume)
     assert f"--out {tmp_path}: it already holds other runs, for example {seed}; name" in err
     assert [path.name for path in tmp_path.iterdir()] == ["digits-vit"]
@@ -216,7 +216,10 @@ def test_list_shows_the_workloads_of_a_script(bench: Any, tmp_path: Path) -> Non
     assert get_workload("digits-vit").build.__module__.startswith("adan_bench.")
 
 
-def test_run_as_json_and_diverged_exit_code(bench: Any, tiny: Path, tmp_path: Path) -> None:
+def test_run_as_json_and_diverged_exit_code(
+    bench: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADAN_DATA", str(tmp_path / "nowhere"))  # which is nothing to a workload that needs no data
     code, out, _ = bench("run", "tiny", "--script", tiny, "--out", tmp_path / "a", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0

@@ -13,6 +13,7 @@ from rich.console import Console
 from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Invocation, Json, Set, complain, run_flags, say
 from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
+from adan_bench.records.store import runs_below
 
 
 @run_flags(without=("cluster", "jobs", "ranks"))
@@ -42,7 +43,7 @@ def run(
     config = configure(get_workload(workload, chosen.scale), competitor.spec, chosen, competitor.settings)
     config = replace(config, label=competitor.label)
     path = call.records_in(workload, competitor.folder, f"seed-{config.seed}")
-    if others := [file.parent for file in path.rglob("config.json") if file.parent != path]:
+    if others := [other for other in runs_below(path) if other != path]:
         raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
     pause = Interruptible(call.until)
     job = Job(config, path, call.resume)

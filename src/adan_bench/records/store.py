@@ -265,9 +265,14 @@ class NoStore(RunStore):
     def finish(self, result: Mapping[str, Any]) -> None: ...
 
 
+def runs_below(folder: Path) -> list[Path]:
+    """The folders of runs in a folder, itself among them."""
+    return [file.parent for file in folder.rglob("config.json") if _is_run(file.parent)]
+
+
 def check_empty(out: Path, resume: bool = False) -> None:
     """A new study begins in a folder without runs."""
-    if not resume and any(out.rglob("config.json")):
+    if not resume and runs_below(out):
         raise UsageError(f"--out {out}: it already holds runs; add --resume to continue, or name another folder")
 
 

@@ -222,12 +222,13 @@ def check_numbers(chosen: RunConfig) -> None:
 def check_data_folder(data: Path | None) -> None:
     if data is not None and not data.is_dir():
         parent = data.absolute().parent
-        raise UsageError(f"--data {data}: no such folder; {parent} holds: {listing(parent)}")
+        raise UsageError(f"--data or ADAN_DATA {data}: no such folder; {parent} holds: {listing(parent)}")
 
 
 def check_data(workload: Workload, data: Path | None) -> None:
-    check_data_folder(data)
     missing = workload.needs
+    if missing:
+        check_data_folder(data)
     if data is not None:
         missing = [name for name in missing if not any((data / one).exists() for one in name.split(" or "))]
     if missing:
