@@ -17,6 +17,7 @@ from support.scripts import renamed
 
 from adan_bench.cli.common import EXIT_TIME_LIMIT, Invocation, complain
 from adan_bench.config import RunConfig, option
+from adan_bench.errors import listing
 from adan_bench.records.store import read_run, read_runs
 from adan_bench.reports.theory import STUDIES
 from adan_bench.training.configure import threads
@@ -36,7 +37,10 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["compare"], ["no workload was named", "adan-bench list", "--script FILE"]),
         (["run", "digits-vit", "--optimizer", "nope"], ["'nope'", *SPECS]),
         (["compare", "digits-vit", "--optimizers", "adan,nope"], ["'nope'", *SPECS]),
-        (["run", "digits-vit", "--nope"], ["--nope", "--steps", "--resume"]),
+        (["run", "digits-vit", "--nope"], ["run has no option '--nope'; see: adan-bench run --help\n"]),
+        (["compare", "digits-vit", "--optimizer", "adan"], ["no option '--optimizer'; did you mean --optimizers"]),
+        (["compar"], ["Did you mean 'compare'? There are: list"]),
+        (["list", "--jsn"], ["list has no option '--jsn'; did you mean --json? It has: --script, --json"]),
         (["run", "digits-vit", "--set", "nope=1"], ["'nope'", "lr", "betas"]),
         (["run", "digits-vit", "--set", "lr"], ["KEY=VALUE"]),
         (["run", "digits-vit", "--set", "lr=fast"], ["lr must be a number, got 'fast'"]),
@@ -44,8 +48,9 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["compare", "digits-vit", "--set", "betas=0.9"], ["betas must be three numbers"]),
         (["run", "digits-vit", "--steps", "many"], ["--steps"]),
         (["run", "digits-vit", "--device", "tpu"], ["tpu", "cpu"]),
+        (["run", "digits-vit", "--device", "gpu:1"], ["--device gpu:1: did you mean cuda:1?"]),
         (["run", "digits-vit", "--batch-size", "5000", "--out", "x"], ["5000", "1437"]),
-        (["run", "digits-vit", "--accumulate", "3"], ["--accumulate 3", "64"]),
+        (["run", "digits-vit", "--accumulate", "3"], ["--accumulate 3: a batch of 64 cannot be split into 3"]),
         (["compare", "digits-vit", "--set", "lr=1", "--tune", "4", "--out", "x"], ["--set lr"]),
         (["tune", "digits-vit", "--optimizers", "adan:lr=1", "--out", "x"], ["adan:lr=1: the lr in its name fixes"]),
         (["run", "digits-vit", "--schedule", "nope"], ["'nope'", "cosine", "linear", "constant"]),
@@ -79,6 +84,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["tune", "digits-vit", "--save", "something.txt"], ["--save something.txt", "name another file"]),
         (["tune", "digits-vit", "--save", "."], ["--save .", "name another file"]),
         (["compare", "digits-vit", "--tuned", "something.txt"], ["--tuned something.txt", "best.json"]),
+        (["compare", "digits-vit", "--tuned", "no.json"], ["--tuned no.json: no such file; give"]),
         (["report", "nope"], ["nope: no such folder", "holds: something.txt"]),
         (["list", "nope"], ["workloads", "optimizers", "tables"]),
         (["nope"], ["list", "run", "compare", "tune", "report"]),
@@ -106,7 +112,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["study", "vit-26"], ["vit-26"]),
         (["study", "nothing.toml"], ["nothing.toml"]),
         (["theory", "--only", "nope"], [*STUDIES]),
-        (["compare", "digits-vit", "--ranks", "3"], ["--batch-size 64: not a multiple of 3"]),
+        (["compare", "digits-vit", "--ranks", "3"], ["--ranks 3: a batch of 64 cannot be", "as --batch-size 66"]),
         (["compare", "deepgcn", "--ranks", "2"], ["--ranks 2: a step trains on one graph", "deepgcn", "--jobs"]),
         (["tune", "ppo-hopper", "--ranks", "2"], ["simulators of one process", "ppo-hopper", "--jobs"]),
         (["run", "digits-vit", "--parallel", "ddp"], [f"{TORCHRUN} run digits-vit --parallel ddp"]),
@@ -214,6 +220,20 @@ def test_list_shows_the_workloads_of_a_script(bench: Any, tmp_path: Path) -> Non
     script.write_text(text.replace("mine-alone", "digits-vit"), encoding="utf-8")
     assert "'digits-vit' is a bundled workload; give yours another name" in bench.refused("list", "--script", script)
     assert get_workload("digits-vit").build.__module__.startswith("adan_bench.")
+
+
+def test_a_script_of_two_workloads_has_no_default(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    text = tiny.read_text(encoding="utf-8")
+    script = tmp_path / "two.py"
+    script.write_text(text.replace('"tiny"', '"one"') + text.replace('"tiny"', '"two"'), encoding="utf-8")
+    for command in (["run"], ["memory"], ["theory", "constants"]):
+        assert bench.refused(*command, "--script", script).endswith(": two.py registers one and two: name one\n")
+
+
+def test_a_folder_is_listed_in_short(tmp_path: Path) -> None:
+    for i in range(13):
+        (tmp_path / f"{i:02}").touch()
+    assert listing(tmp_path).endswith(", 11, …")
 
 
 def test_run_as_json_and_diverged_exit_code(
@@ -328,7 +348,7 @@ def test_a_run_option_is_declared_once(bench: Any, tiny: Path, tmp_path: Path) -
         others = [part for key, flag in flags.items() if key != name for part in flag]
         code, _, err = bench(*command, *others, "--resume")
         assert (code == 2) == fields[name].metadata["decides"], name
-        assert code == 0 or f"holds another run ({name}: " in err, err
+        assert code == 0 or f"holds another run ({flags[name][0]}: " in err, err
 
 
 def test_an_option_that_is_added_later_changes_no_record(tiny: Path) -> None:

@@ -217,7 +217,7 @@ def test_records_and_list_show_the_split(bench: Any, config: Any, tiny: Path, tm
     assert record.environment["roles"]["matrix"] == matrix
     assert record.result["implementation"] == "Muon foreach; AdamW fused"
     out = bench.ran("list", "--script", tiny)
-    assert "matrix: 1 tensors · 256 parameters" in " ".join(out.split())
+    assert "matrix: 1 tensor · 256 parameters" in " ".join(out.split())
     rows = json.loads(bench("list", "--script", tiny, "--json")[1])
     assert next(row for row in rows if row["name"] == "tiny")["roles"]["matrix"] == matrix
 

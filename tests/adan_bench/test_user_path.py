@@ -50,7 +50,7 @@ def test_a_missing_package_is_named_before_the_first_run(
         importlib.util, "find_spec", lambda name, *more: None if name == "mujoco" else find(name, *more)
     )
     err = bench.refused("compare", "ppo-hopper", "--optimizers", "adan,adam", "--out", tmp_path / "a")
-    assert err == "adan-bench: ppo-hopper needs the package mujoco; run: pip install 'adan[paper]'\n"
+    assert err == "adan-bench: ppo-hopper needs the package mujoco; run: pip install '.[paper]'\n"
     assert not (tmp_path / "a").exists()
 
 

@@ -80,7 +80,7 @@ def suggest(
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Suggest a learning rate, b1 and warm-up from short runs, a quarter of a full one of at least 480 steps in all."""
+    """Suggest settings from six short runs: together at most a quarter of a full run, which needs 480 steps or more."""
     from adan_bench.studies.suggest import TRIALS, shorten
 
     arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=TRIALS)
@@ -121,6 +121,7 @@ def pack(
 ) -> None:
     """Pack runs into one file: configurations, results, curves of 60 points. `report` reads it like a folder."""
     from adan_bench.records import archive
+    from adan_bench.reports.conclusions import count
 
     records, damaged = archive.read_records(*runs)
     if damaged:
@@ -132,7 +133,7 @@ def pack(
             raise UsageError(f"--into {into}: it is there, and is no packed file; name another") from error
     into.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(into, archive.pack(records).encode())
-    print(f"{into}: {len(records)} runs")
+    print(f"{into}: {count(len(records), 'run')}")
 
 
 def _compared(
@@ -147,7 +148,5 @@ def _compared(
     from adan_bench.studies.comparison import compared
     from adan_bench.studies.competitors import competitors
 
-    if not workloads:
-        raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     who, folder = competitors(optimizers, pairs or []), call.records_in()
-    return compared(workloads, who, chosen, out=folder, **more), folder
+    return compared(workloads or [], who, chosen, out=folder, **more), folder

@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from adan_bench.cli import paper, study
-from adan_bench.cli.common import Json
+
+ONE = {"tensors": "tensor", "parameters": "parameter", "matrices": "matrix"}
 
 
 class Listed(str, Enum):
@@ -26,7 +27,7 @@ class Listed(str, Enum):
 def list_(
     kind: Annotated[Listed, typer.Argument()] = Listed.workloads,
     script: Annotated[Path | None, typer.Option(help="A Python file with your own workloads and optimizers.")] = None,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON array on standard output.")] = False,
 ) -> None:
     """Show the workloads, the optimizers, the paper's tables, or the bundled studies."""
     details, listed = LISTS[kind]
@@ -50,7 +51,7 @@ def list_(
         if unbuilt := row.get("unbuilt"):
             table.add_row("", f"[dim]{escape(unbuilt)}[/dim]")
         for role, counts in row.get("roles", {}).items():
-            split = " · ".join(f"{value:,} {key}" for key, value in counts.items())
+            split = " · ".join(f"{n:,} {ONE.get(key, key) if n == 1 else key}" for key, n in counts.items())
             table.add_row("", f"[dim]{escape(f'{role}: {split}')}[/dim]")
     Console().print(table, highlight=False)
 

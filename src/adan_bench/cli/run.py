@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Invocation, Json, Set, complain, run_flags, say
+from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Invocation, Json, Set, Workload, complain, run_flags, say
 from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
 from adan_bench.records.store import runs_below
@@ -18,9 +18,7 @@ from adan_bench.records.store import runs_below
 
 @run_flags(without=("cluster", "jobs", "ranks"))
 def run(
-    workload: Annotated[
-        str | None, typer.Argument(help="A name from `adan-bench list workloads`. Default: --script's.")
-    ] = None,
+    workload: Workload = "",
     optimizer: Annotated[str, typer.Option(help="A name from `adan-bench list optimizers`.")] = "adan",
     set_: Set = None,
     as_json: Json = False,
@@ -37,8 +35,6 @@ def run(
     from adan_bench.training.worker import attempt
     from adan_bench.workloads.registry import get_workload
 
-    if workload is None:
-        raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     (competitor,) = competitors(optimizer, set_ or [], flag="--optimizer", most=1)
     config = configure(get_workload(workload, chosen.scale), competitor.spec, chosen, competitor.settings)
     config = replace(config, label=competitor.label)

@@ -27,7 +27,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-from adan_bench.config import RunConfig, RunRecord
+from adan_bench.config import RunConfig, RunRecord, flag
 from adan_bench.errors import UsageError, WorkloadError, listing
 from adan_bench.locking import Lock
 
@@ -133,7 +133,7 @@ class RunStore:
                 "script_sha256": f"the script {config.script} has changed, and this was made with the old one",
                 "init_sha256": f"the weights of --init {config.init} are others",
             }
-            texts = [f"{name}: {getattr(begun, name)} there, {getattr(config, name)} now" for name in differing]
+            texts = [f"{flag(name)}: {getattr(begun, name)} there, {getattr(config, name)} now" for name in differing]
             parts = ", ".join(changed.get(name, text) for name, text in zip(differing, texts, strict=True))
             raise UsageError(f"--resume: {self.path} holds another run ({parts}); undo that, or choose a new --out")
         return begun
@@ -222,7 +222,8 @@ class RunStore:
 
     def reopen(self) -> None:
         """Take back the end of a run that failed, so that it can continue."""
-        (self.path / "result.json").unlink(missing_ok=True)
+        for name in ("result.json", "traceback.txt"):
+            (self.path / name).unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Take back a run that came to nothing. config.json goes last: without it the rest would be damaged."""

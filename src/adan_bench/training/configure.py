@@ -79,10 +79,11 @@ def complete(
     batch_size = chosen.batch_size or workload.batch_size
     if batch_size % (chosen.accumulate * chosen.ranks):
         parts = chosen.accumulate * chosen.ranks
-        ranks = "1 rank" if chosen.ranks == 1 else f"{chosen.ranks} ranks"
+        asked = {"--accumulate": chosen.accumulate, "--ranks": chosen.ranks}
+        flags = " and ".join(f"{flag} {value}" for flag, value in asked.items() if value > 1)
         raise UsageError(
-            f"--batch-size {batch_size}: not a multiple of {parts} (--accumulate {chosen.accumulate} × {ranks}); give "
-            f"a multiple such as {-(-batch_size // parts) * parts}, or other ranks where a table has its own"
+            f"{flags}: a batch of {batch_size} cannot be split into {parts} equal parts; give others, or a multiple of "
+            f"{parts} such as --batch-size {-(-batch_size // parts) * parts}"
         )
     if chosen.parallel == "fsdp" and not spec.shards:
         raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
@@ -242,6 +243,8 @@ def check_device(device: str, ranks: int = 1) -> None:
     """Refuse a device that is not here, and more ranks than there are GPUs."""
     import torch
 
+    if device.startswith("gpu"):
+        raise UsageError(f"--device {device}: did you mean {device.replace('gpu', 'cuda')}?")
     there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if device not in there and not (device == "cuda" and len(there) > 1):
         raise UsageError(f"--device {device}: not on this machine; there are: {', '.join(there)}")

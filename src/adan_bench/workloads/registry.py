@@ -135,7 +135,7 @@ def check_packages(workload: Workload) -> None:
     """Refuse a bundled workload without the packages that it needs, before any work."""
     for name in packages(workload):
         if importlib.util.find_spec(name) is None:
-            raise UsageError(f"{workload.name} needs the package {name}; run: pip install 'adan[{extras(workload)}]'")
+            raise UsageError(f"{workload.name} needs the package {name}; run: pip install '.[{extras(workload)}]'")
 
 
 def workloads() -> dict[str, Workload]:
