@@ -401,7 +401,9 @@ def test_a_run_that_could_not_be_built_is_described_once_it_can(config: Any, tmp
     record_failure(Job(config(), store.path), "tiny needs\nthe package x", absent=True)
     assert not store.described
     assert "tiny needs the package x" in (store.path / "result.json").read_text(encoding="utf-8")
+    (store.path / "traceback.txt").touch()
     run(config(), store, resume=True)
+    assert not (store.path / "traceback.txt").exists()
     assert read_run(store.path).environment["data"] == "made up"
     assert read_run(store.path).status == "finished"
 

@@ -98,8 +98,8 @@ def _usage_line(error: Any, call: Invocation) -> str:
         return text
     if hasattr(error, "possibilities"):  # of an option that does not exist
         names = [option for p in context.command.params for option in p.opts if option.startswith("--")]
-        path = " ".join(["adan-bench", *context.command_path.split()[1:]])
-        return str(unknown("option", error.option_name, names, of=context.info_name, see=f"{path} --help"))
+        see = f"adan-bench {context.info_name} --help"
+        return str(unknown("option", error.option_name, names, of=context.info_name, see=see))
     for option in getattr(getattr(error, "param", None), "opts", ()):
         if (value := call.value_of(option)) is not None:
             return f"{option} {value}: {text.partition(': ')[2] or text}"

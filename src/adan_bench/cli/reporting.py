@@ -71,10 +71,14 @@ def write_and_show(
         console = Console()
         for s in suggested.values():
             say(console, f"\n{s.tried[0].config.workload}: {s}")
-        show_tuning(console, tunings)
-        show_summaries(console, summaries)
-        for record in failed[:5]:
-            say(console, f"failed: {record.path}: {(record.result or {}).get('error')}")
+        errors = {(record.result or {}).get("error") for record in failed}
+        if len(records) == len(failed) > 1 == len(errors):  # there is nothing to compare
+            say(console, f"all {len(failed)} runs failed: {errors.pop()}", style="bold red")
+        else:
+            show_tuning(console, tunings)
+            show_summaries(console, summaries)
+            for record in failed[:5]:
+                say(console, f"failed: {record.path}: {(record.result or {}).get('error')}")
         lost = [f"left out: {error}" for error in damaged]
         lost += [f"nothing saved for {who}: no trial of it has a final value to choose settings by" for who in untuned]
         for text in lost:
