@@ -112,7 +112,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["study", "vit-26"], ["vit-26"]),
         (["study", "nothing.toml"], ["nothing.toml"]),
         (["theory", "--only", "nope"], [*STUDIES]),
-        (["compare", "digits-vit", "--ranks", "3"], ["--ranks 3: a batch of 64 cannot be", "as --batch-size 66"]),
+        (["compare", "digits-vit", "--ranks", "3"], ["3 ranks: a batch of 64 cannot be", "as --batch-size 66"]),
         (["compare", "deepgcn", "--ranks", "2"], ["--ranks 2: a step trains on one graph", "deepgcn", "--jobs"]),
         (["tune", "ppo-hopper", "--ranks", "2"], ["simulators of one process", "ppo-hopper", "--jobs"]),
         (["run", "digits-vit", "--parallel", "ddp"], [f"{TORCHRUN} run digits-vit --parallel ddp"]),

@@ -79,11 +79,11 @@ def complete(
     batch_size = chosen.batch_size or workload.batch_size
     if batch_size % (chosen.accumulate * chosen.ranks):
         parts = chosen.accumulate * chosen.ranks
-        asked = {"--accumulate": chosen.accumulate, "--ranks": chosen.ranks}
-        flags = " and ".join(f"{flag} {value}" for flag, value in asked.items() if value > 1)
+        split = [f"--accumulate {chosen.accumulate}"] if chosen.accumulate > 1 else []
+        split += [f"{chosen.ranks} ranks"] if chosen.ranks > 1 else []
         raise UsageError(
-            f"{flags}: a batch of {batch_size} cannot be split into {parts} equal parts; give others, or a multiple of "
-            f"{parts} such as --batch-size {-(-batch_size // parts) * parts}"
+            f"{' × '.join(split)}: a batch of {batch_size} cannot be split into {parts} equal parts; give others, or a "
+            f"multiple such as --batch-size {-(-batch_size // parts) * parts}"
         )
     if chosen.parallel == "fsdp" and not spec.shards:
         raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
