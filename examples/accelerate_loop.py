@@ -16,7 +16,7 @@ try:
     from accelerate import Accelerator
     from sklearn.datasets import load_digits
 except ModuleNotFoundError as error:
-    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
+    raise SystemExit(f"{error.name} is missing; run: pip install '.[examples]'") from None
 
 
 class Run:

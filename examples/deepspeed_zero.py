@@ -14,7 +14,7 @@ from adan import Adan
 try:
     import deepspeed
 except ModuleNotFoundError as error:
-    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
+    raise SystemExit(f"{error.name} is missing; run: pip install '.[examples]'") from None
 
 warnings.filterwarnings("ignore", category=FutureWarning)  # DeepSpeed 0.19 calls what torch 2.13 has renamed
 

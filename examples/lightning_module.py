@@ -15,7 +15,7 @@ try:
     import lightning
     from sklearn.datasets import load_digits
 except ModuleNotFoundError as error:
-    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
+    raise SystemExit(f"{error.name} is missing; run: pip install '.[examples]'") from None
 
 
 class Digits(lightning.LightningModule):

@@ -20,7 +20,7 @@ try:
     from timm.optim._optim_factory import default_registry
     from timm.scheduler import CosineLRScheduler
 except ModuleNotFoundError as error:
-    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
+    raise SystemExit(f"{error.name} is missing; run: pip install '.[examples]'") from None
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -18,7 +18,7 @@ try:
     from torchao.prototype.quantized_training import int8_mixed_precision_training, int8_weight_only_quantized_training
     from torchao.quantization import quantize_
 except ModuleNotFoundError as error:
-    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
+    raise SystemExit(f"{error.name} is missing; run: pip install '.[examples]'") from None
 
 FORMATS: dict[str, Callable[[nn.Module], object]] = {
     "fp32": lambda model: model,

@@ -16,7 +16,7 @@ from adan import Adan
 try:
     from torchao.optim import CPUOffloadOptimizer
 except ModuleNotFoundError as error:
-    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
+    raise SystemExit(f"{error.name} is missing; run: pip install '.[examples]'") from None
 
 OPTIONS = {"lr": 1e-2, "betas": (0.9, 0.92, 0.99), "weight_decay": 0.02}
 

@@ -15,7 +15,7 @@ from adan import Adan
 try:
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 except ModuleNotFoundError as error:
-    raise SystemExit(f"{error.name} is missing; run: pip install 'adan[examples]'") from None
+    raise SystemExit(f"{error.name} is missing; run: pip install '.[examples]'") from None
 
 
 def train(args: argparse.Namespace, resume: str | None = None) -> Trainer:

@@ -116,4 +116,4 @@ def test_the_version_of_the_command():
 def test_without_its_extra_the_command_says_what_to_install(tmp_path):
     done = without(packages("bench"), tmp_path, "list")
     assert done.returncode == 2
-    assert done.stderr == "adan-bench: the package typer is missing; run: pip install 'adan[bench]'\n"
+    assert done.stderr == "adan-bench: the package typer is missing; run: pip install '.[bench]'\n"

@@ -53,7 +53,8 @@ class Origin:
 
     kind: "untuned" (the optimizer's own defaults), "bundled" (this package's tuned ones), "saved" (a file of `tune`),
         "here" (trials beside the run), "study" (as its file says), "failed" (likewise, as none of the trials has a
-        result), "trial" (the run is one), "published", or "" where `source` says it all.
+        result), "trial" (the run is one), "short" (it is a short run of `suggest`, and `tuned_for` the full one),
+        "published", or "" where `source` says it all.
     source: the file of `tune`, the study, or whoever published the settings.
     at_edge: no rate beyond the best one was tried, or none far beyond it.
     seed: of the trials; confirmed: how many of the best were run again on the seeds after it.
@@ -115,15 +116,13 @@ class Budget:
     batch_size: int = option(0, "Examples per update. Default: the workload's.", min=1, said="batch {}")
     eval_every: int = option(0, "Steps between evaluations.", min=1)
     log_every: int = option(0)
-    stop_after: int = option(0, "Stop after N steps; the schedule still spans --steps.", min=1)
+    stop_after: int = option(0, "End after N steps of a schedule over --steps; to pause, use --time-limit.", min=1)
     schedule: str = option("cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.")
     warmup: float = option(0.05, "Warm-up, as a fraction of the steps.", min=0, max=1, said="warm-up {:.2%}")
     floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1, said="floor {:.3g}")
-    cooldown: float = option(
-        0.0, "Share of the steps at the end that keep the lowest rate.", min=0, max=1, said="cooldown {:.2%}"
-    )
+    cooldown: float = option(0.0, "Fraction of final steps at the lowest rate.", min=0, max=1, said="cooldown {:.2%}")
     nonmono: int = option(
-        0, "Return to the initial learning rate after N evaluations without improvement (AWD-LSTM's trigger).", min=1
+        0, "As AWD-LSTM: return to the initial rate once N evaluations have brought no improvement.", min=1
     )
     clip: float = option(-1.0, "Limit of the gradient norm, 0 for none. Default: the workload's.", min=0)
     ema: float = option(
@@ -151,7 +150,7 @@ class Execution:
     graph: str = option("auto", "The step as one CUDA graph: auto (if possible), on or off.", decides=False)
     accumulate: int = option(1, "Micro-batches per update: the batch is split into this many parts.", min=1)
     threads: int = option(0, "Threads and decoding processes per run. Default: cores / jobs.", min=1, decides=False)
-    parallel: str | None = option(None, "ddp or fsdp: how ranks share a run. Default: ddp.", decides=False)
+    parallel: str | None = option(None, "How ranks share a run: ddp, the default with --ranks, or fsdp.", decides=False)
     ranks: int = option(1, "Processes that share each run, every one with a GPU of its own.", min=1, decides=False)
     jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
     checkpoint_every: int = option(
@@ -235,6 +234,15 @@ class RunConfig(Budget, Execution, Provenance):
         return [name for name in {**a, **b} if name not in unchecked and a.get(name) != b.get(name)]
 
 
+def flag(name: str) -> str:
+    """The flag of a field; its name where it has none.
+
+    >>> flag("batch_size"), flag("settings")
+    ('--batch-size', 'settings')
+    """
+    return f"--{name.replace('_', '-')}" if RunConfig.__dataclass_fields__[name].metadata.get("help") else name
+
+
 def in_words(name: str, value: Any) -> str:
     """A field of a configuration in words.
 
@@ -266,13 +274,12 @@ def as_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Pause:
-    """The step, or the Unix time, at which a run stops for now, with a checkpoint to continue from."""
+    """The Unix time at which a run stops for now, with a checkpoint to continue from."""
 
-    step: int | None = None
-    time: float | None = None
+    until: float | None = None
 
     def due(self, step: int) -> bool:
-        return (self.step is not None and step >= self.step) or (self.time is not None and time.time() >= self.time)
+        return self.until is not None and time.time() >= self.until
 
 
 NEVER = Pause()
@@ -288,8 +295,7 @@ class RunProgress:
     metric: float | None
     steps_per_second: float
     seconds_left: float | None
-    gpu_share: float | None = None  # of the time in which the GPU was busy
-    gpu_source: str = ""  # who says so: NVML, or the duration of the replays of a captured step
+    gpu_share: float | None = None  # of the time in which the GPU was busy, by NVML
     gpu_bytes: int | None = None  # the most that the run has had so far
 
 

@@ -12,6 +12,7 @@ from pickle import PickleError
 from typing import Any
 
 MANY = 20  # names: more are not listed where one of them is near
+LISTED = 12  # names of a folder
 declared: list[tuple[str, str]] = []  # decorators and names since the last script began to load
 
 
@@ -23,18 +24,23 @@ class WorkloadError(ValueError):
     """What a workload's `loss` or `evaluate` returned cannot be used: the run has failed, and the message says why."""
 
 
-def unknown(what: str, name: str, known: Iterable[str], of: str = "") -> UsageError:
+def unknown(what: str, name: str, known: Iterable[str], of: str = "", see: str = "") -> UsageError:
     """The error for a name that is none of the known ones, which all belong to `of`, with the nearest of them first.
+
+    see: a command that lists them, in place of a long list.
 
     >>> unknown("optimizer", "adanw", ["adan", "adamw", "sgd"])
     UsageError("no optimizer 'adanw'; did you mean adan or adamw? There are: adan, adamw, sgd")
     """
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=2)
+    bare = {own.lstrip("-"): own for own in names}  # the dashes of options are alike in all
+    near = [bare[own] for own in difflib.get_close_matches(name.lstrip("-"), bare, n=2)]
     has, have = (f"{of} has no", "it has") if of else ("no", "there are")
     meant = f"did you mean {' or '.join(near)}?"
     if near and len(names) > MANY:
         return UsageError(f"{has} {what} {name!r}; {meant}")
+    if see and len(names) > MANY:
+        return UsageError(f"{has} {what} {name!r}; see: {see}")
     hint = f"{meant} {have.capitalize()}" if near else have
     return UsageError(f"{has} {what} {name!r}; {hint}: {', '.join(names) or 'none'}")
 
@@ -64,7 +70,7 @@ class TimeLimitReached(Exception):
 def listing(folder: Path) -> str:
     """The names in a folder, for an error message of one line."""
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    return ", ".join(names[:12]) or "nothing"
+    return ", ".join([*names[:LISTED], *(["…"] if names[LISTED:] else [])]) or "nothing"
 
 
 def short(value: Any) -> str:

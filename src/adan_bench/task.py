@@ -112,7 +112,9 @@ class Context:
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
-            raise UsageError(f"--init {self.init}: {wrong.format(str(error).splitlines()[1].strip())}") from error
+            names = str(error).splitlines()[1].strip().split(", ")  # torch gives all that are missing
+            reason = ", ".join([*names[:5], *(["…"] if names[5:] else [])])
+            raise UsageError(f"--init {self.init}: {wrong.format(reason)}") from error
 
 
 def own_rows(size: int, rank: int, ranks: int) -> list[int]:

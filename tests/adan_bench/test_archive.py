@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.made_up_runs import record
 
 from adan_bench.errors import UsageError
 from adan_bench.records.archive import POINTS, pack, read_archive, read_records
@@ -124,6 +125,15 @@ def test_the_records_of_the_earlier_runner(earlier: dict[str, Any]) -> None:
     assert diverged.result["step"] == diverged.metrics[-1]["step"]
     first = {c.bf16 for c in (r.config for r in read_archive(EVIDENCE / "transformer-xl-first.jsonl")[0])}
     assert (first, {c.bf16 for c in configs if c.workload == "transformer-xl"}) == ({True}, {False})
+
+
+def test_packed_runs_and_runs_of_one_comparison_are_compared(tmp_path: Path) -> None:
+    """An archive has lost all but the last part of the folder of the data; another folder stays another."""
+    ran = [record(name, data=Path("/somewhere/images")) for name in ("adan", "adamw")]
+    (tmp_path / "packed.jsonl").write_text(pack(ran[1:]), encoding="utf-8")
+    both = [ran[0], *read_archive(tmp_path / "packed.jsonl")[0]]
+    assert len(summarize(both)) == len(summarize(both[::-1])) == 1
+    assert len(summarize([*both, record("sgd", data=Path("/elsewhere/images"))])) == 2
 
 
 def test_reports_take_them(earlier: dict[str, Any]) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from support.scripts import renamed
 
-from adan_bench.cli.common import Invocation
+from adan_bench.cli.common import EXIT_TIME_LIMIT, Invocation, complain
 from adan_bench.config import RunConfig, option
+from adan_bench.errors import listing
 from adan_bench.records.store import read_run, read_runs
 from adan_bench.reports.theory import STUDIES
 from adan_bench.training.configure import threads
@@ -36,7 +37,10 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["compare"], ["no workload was named", "adan-bench list", "--script FILE"]),
         (["run", "digits-vit", "--optimizer", "nope"], ["'nope'", *SPECS]),
         (["compare", "digits-vit", "--optimizers", "adan,nope"], ["'nope'", *SPECS]),
-        (["run", "digits-vit", "--nope"], ["--nope", "--steps", "--resume"]),
+        (["run", "digits-vit", "--nope"], ["run has no option '--nope'; see: adan-bench run --help\n"]),
+        (["compare", "digits-vit", "--optimizer", "adan"], ["no option '--optimizer'; did you mean --optimizers"]),
+        (["compar"], ["Did you mean 'compare'? There are: list"]),
+        (["list", "--jsn"], ["list has no option '--jsn'; did you mean --json? It has: --script, --json"]),
         (["run", "digits-vit", "--set", "nope=1"], ["'nope'", "lr", "betas"]),
         (["run", "digits-vit", "--set", "lr"], ["KEY=VALUE"]),
         (["run", "digits-vit", "--set", "lr=fast"], ["lr must be a number, got 'fast'"]),
@@ -44,8 +48,9 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["compare", "digits-vit", "--set", "betas=0.9"], ["betas must be three numbers"]),
         (["run", "digits-vit", "--steps", "many"], ["--steps"]),
         (["run", "digits-vit", "--device", "tpu"], ["tpu", "cpu"]),
+        (["run", "digits-vit", "--device", "gpu:1"], ["--device gpu:1: did you mean cuda:1?"]),
         (["run", "digits-vit", "--batch-size", "5000", "--out", "x"], ["5000", "1437"]),
-        (["run", "digits-vit", "--accumulate", "3"], ["--accumulate 3", "64"]),
+        (["run", "digits-vit", "--accumulate", "3"], ["--accumulate 3: a batch of 64 cannot be split into 3"]),
         (["compare", "digits-vit", "--set", "lr=1", "--tune", "4", "--out", "x"], ["--set lr"]),
         (["tune", "digits-vit", "--optimizers", "adan:lr=1", "--out", "x"], ["adan:lr=1: the lr in its name fixes"]),
         (["run", "digits-vit", "--schedule", "nope"], ["'nope'", "cosine", "linear", "constant"]),
@@ -67,7 +72,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["speed", "--out", "."], ["--out .", "it is a folder"]),
         (["tune", "digits-vit", "--save", "something.txt/a"], ["--save something.txt/a", "something.txt is a file"]),
         (["compare", "digits-vit", "--batch-size", "16", "--batch-sizes", "32,64"], ["--batch-size 16", "32,64"]),
-        (["run", "digits-vit", "--data", "/nowhere/at/all"], ["/nowhere/at/all"]),
+        (["run", "cifar-resnet34", "--scale", "small", "--data", "/nowhere"], ["--data or ADAN_DATA /nowhere: no"]),
         (["run", "cifar-resnet34", "--scale", "small", "--data", "."], ["cifar10/train.parquet", "something.txt"]),
         (["run", "digits-vit", "--script", "nope.py"], ["nope.py"]),
         (["compare", "digits-vit", "--batch-sizes", "a,b"], ["a,b"]),
@@ -79,6 +84,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["tune", "digits-vit", "--save", "something.txt"], ["--save something.txt", "name another file"]),
         (["tune", "digits-vit", "--save", "."], ["--save .", "name another file"]),
         (["compare", "digits-vit", "--tuned", "something.txt"], ["--tuned something.txt", "best.json"]),
+        (["compare", "digits-vit", "--tuned", "no.json"], ["--tuned no.json: no such file; give"]),
         (["report", "nope"], ["nope: no such folder", "holds: something.txt"]),
         (["list", "nope"], ["workloads", "optimizers", "tables"]),
         (["nope"], ["list", "run", "compare", "tune", "report"]),
@@ -106,7 +112,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["study", "vit-26"], ["vit-26"]),
         (["study", "nothing.toml"], ["nothing.toml"]),
         (["theory", "--only", "nope"], [*STUDIES]),
-        (["compare", "digits-vit", "--ranks", "3"], ["--batch-size 64: not a multiple of 3"]),
+        (["compare", "digits-vit", "--ranks", "3"], ["3 ranks: a batch of 64 cannot be", "as --batch-size 66"]),
         (["compare", "deepgcn", "--ranks", "2"], ["--ranks 2: a step trains on one graph", "deepgcn", "--jobs"]),
         (["tune", "ppo-hopper", "--ranks", "2"], ["simulators of one process", "ppo-hopper", "--jobs"]),
         (["run", "digits-vit", "--parallel", "ddp"], [f"{TORCHRUN} run digits-vit --parallel ddp"]),
@@ -154,6 +160,21 @@ def test_a_default_folder_that_cannot_be_written(
     assert (code, err) == (1, f"adan-bench: {why}\n")
 
 
+def test_the_command_that_continues_starts_the_ranks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said by the first of them alone."""
+    (tmp_path / "config.json").touch()
+    call = Invocation(["run", "tiny", "--out", str(tmp_path), "--parallel", "ddp"])
+    call.records = tmp_path
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for rank in "10":
+        monkeypatch.setenv("RANK", rank)
+        complain(call.how_to_continue(), EXIT_TIME_LIMIT)
+    words = f"{TORCHRUN} run tiny --out {tmp_path} --parallel ddp --resume"
+    assert capsys.readouterr().err == f"adan-bench: continue with: {words}\n"
+
+
 def test_python_m_adan_bench() -> None:
     done = subprocess.run([sys.executable, "-m", "adan_bench", "--version"], capture_output=True, text=True)
     assert done.stdout.startswith("adan-bench ")
@@ -164,7 +185,7 @@ def test_a_run_does_not_join_a_study(bench: Any, tmp_path: Path, resume: list[st
     """Its report would count the run as one of the study's seeds."""
     seed = tmp_path / "digits-vit" / "adan" / "seed-0"
     seed.mkdir(parents=True)
-    (seed / "config.json").touch()
+    (seed / "config.json").write_text('{"config": {}}', encoding="utf-8")
     err = bench.refused("run", "digits-vit", "--steps", "2", "--out", tmp_path, *resume)
     assert f"--out {tmp_path}: it already holds other runs, for example {seed}; name" in err
     assert [path.name for path in tmp_path.iterdir()] == ["digits-vit"]
@@ -184,20 +205,41 @@ def test_list_cuts_no_name(bench: Any, monkeypatch: pytest.MonkeyPatch, kind: st
 def test_list_shows_the_workloads_of_a_script(bench: Any, tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
     script.write_text(
-        "from adan_bench import Scale, workload\n"
+        "from adan_bench import Scale, workload\nprint('loading')\n"
         "@workload('mine-alone', metric='m', higher_is_better=True, smoke=Scale(1, 3, 1))\n"
         "def mine(context): ...\n",
         encoding="utf-8",
     )
     listed = bench("list", "--script", script)[1]
-    assert "mine-alone" in listed
+    assert listed.startswith("mine-alone ")
+    assert "data: its own" in listed
+    assert "digits-vit" not in listed
+    assert [row["name"] for row in json.loads(bench("list", "--script", script, "--json")[1])] == ["mine-alone"]
     assert "roles unknown: UsageError" in listed  # its function returns no task
-    script.write_text(script.read_text(encoding="utf-8").replace("mine-alone", "digits-vit"), encoding="utf-8")
+    text = script.read_text(encoding="utf-8").replace("print('loading')", "")
+    script.write_text(text.replace("mine-alone", "digits-vit"), encoding="utf-8")
     assert "'digits-vit' is a bundled workload; give yours another name" in bench.refused("list", "--script", script)
     assert get_workload("digits-vit").build.__module__.startswith("adan_bench.")
 
 
-def test_run_as_json_and_diverged_exit_code(bench: Any, tiny: Path, tmp_path: Path) -> None:
+def test_a_script_of_two_workloads_has_no_default(bench: Any, tiny: Path, tmp_path: Path) -> None:
+    text = tiny.read_text(encoding="utf-8")
+    script = tmp_path / "two.py"
+    script.write_text(text.replace('"tiny"', '"one"') + text.replace('"tiny"', '"two"'), encoding="utf-8")
+    for command in (["run"], ["memory"], ["theory", "constants"]):
+        assert bench.refused(*command, "--script", script).endswith(": two.py registers one and two: name one\n")
+
+
+def test_a_folder_is_listed_in_short(tmp_path: Path) -> None:
+    for i in range(13):
+        (tmp_path / f"{i:02}").touch()
+    assert listing(tmp_path).endswith(", 11, …")
+
+
+def test_run_as_json_and_diverged_exit_code(
+    bench: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADAN_DATA", str(tmp_path / "nowhere"))  # which is nothing to a workload that needs no data
     code, out, _ = bench("run", "tiny", "--script", tiny, "--out", tmp_path / "a", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -306,7 +348,7 @@ def test_a_run_option_is_declared_once(bench: Any, tiny: Path, tmp_path: Path) -
         others = [part for key, flag in flags.items() if key != name for part in flag]
         code, _, err = bench(*command, *others, "--resume")
         assert (code == 2) == fields[name].metadata["decides"], name
-        assert code == 0 or f"holds another run ({name}: " in err, err
+        assert code == 0 or f"holds another run ({flags[name][0]}: " in err, err
 
 
 def test_an_option_that_is_added_later_changes_no_record(tiny: Path) -> None:

@@ -175,4 +175,4 @@ def test_a_cluster_that_does_not_answer(bench: Any, tmp_path: Path) -> None:
 def test_without_ray(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     err = bench.refused("compare", "digits-vit", "--cluster", "ray", "--out", tmp_path / "a")
-    assert "run: pip install 'adan[cluster]'" in err
+    assert "run: pip install '.[cluster]'" in err

@@ -81,13 +81,30 @@ def test_json_names_variants(config: Any, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("terminal", [True, False])
+def test_runs_of_several_batch_sizes_are_told_apart(
+    config: Any, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    """Two at a time; the first progress of a run has no speed yet, and no comma before it."""
+    progress = RunProgress(1, 60, 0.5, None, 20.0, None)
+    jobs = [Job(config(batch_size=size), Path(f"out/tiny-b{size}/adan/seed-0")) for size in (16, 32)]
+    text = shown([Event(job, 0, 2, progress=progress) for job in jobs], terminal)
+    assert "tiny-b16 adan seed 0" in text
+    assert "tiny-b32 adan seed 0" in text
+    assert terminal or "metric –\n" in text
+    with showing(Console(), as_json=True) as show:
+        show(Event(jobs[1], 0, 2))
+    line = json.loads(capsys.readouterr().out)
+    assert (line["batch_size"], line["steps"]) == (32, 60)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
 def test_a_gpu_is_shown(config: Any, terminal: bool) -> None:
-    """How busy it is, who says so, and its memory; nothing of that on a CPU."""
-    job, load = Job(config("adan"), Path("somewhere")), {"gpu_share": 0.97, "gpu_source": "NVML", "gpu_bytes": 19e8}
+    """How busy it is and its memory; nothing of that on a CPU."""
+    job, load = Job(config("adan"), Path("somewhere")), {"gpu_share": 0.97, "gpu_bytes": 19e8}
     cpu, gpu = (Event(job, 0, 1, progress=RunProgress(30, 60, 0.5, None, 20.0, 1.5, **more)) for more in ({}, load))
     assert "GPU" not in shown([cpu], terminal)
     text = shown([cpu, gpu], terminal)
-    assert "GPU 97% (NVML)" in text
+    assert "GPU 97%" in text
     assert "1.9 GB" in text
 
 

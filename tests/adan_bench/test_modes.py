@@ -177,5 +177,5 @@ def test_a_missing_package_is_said_before_the_first_run(
     package = SPECS[name].target.partition(":")[0]
     monkeypatch.setitem(sys.modules, package, None)
     arguments = ("compare", "tiny", "--script", tiny, "--optimizers", f"adan,{name}", "--out", tmp_path / "out")
-    assert f"{name} needs the package {package}; run: pip install 'adan[bench]'" in bench.refused(*arguments)
+    assert f"{name} needs the package {package}; run: pip install '.[bench]'" in bench.refused(*arguments)
     assert not list(tmp_path.glob("out/**/config.json"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import curve
+from support.learning import AtStep, curve
 from torch import nn
 
 from adan_bench import Scale, Task, workload
@@ -26,10 +26,10 @@ def test_a_run_in_pieces_is_the_run(config: Any, tmp_path: Path, optimizer: str)
     whole = run(settings, RunStore(tmp_path / "whole"))
     store = RunStore(tmp_path / "pieces")
     for step in (11, 20, 45):
-        result = run(settings, store, resume=True, pause=Pause(step=step))
+        result = run(settings, store, resume=True, pause=AtStep(step))
         assert (result["status"], store.resume_step) == ("unfinished", step + step % (2 if optimizer == "sam" else 1))
         assert read_run(store.path).status == "unfinished"
-    result = run(settings, store, resume=True, pause=Pause(time=time.time()))  # a step, at least
+    result = run(settings, store, resume=True, pause=Pause(time.time()))  # a step, at least
     assert result["step"] == store.resume_step > 45
     assert run(settings, store, resume=True)["final"] == whole["final"]
     assert curve(tmp_path / "pieces") == curve(tmp_path / "whole")
@@ -62,7 +62,7 @@ def test_a_comparison_with_a_time_limit(bench: Any, tiny: Path, tmp_path: Path, 
     assert all(event["total_steps_per_second"] > 0 for event in progress)
     studies = [json.loads(line) for line in (out / "study.jsonl").read_text(encoding="utf-8").splitlines()]
     assert sum(study["steps"] for study in studies) == 120
-    assert studies[-1]["peak_steps_per_second"] >= studies[-1]["steps_per_second"] > 0
+    assert studies[-1]["steps_per_second"] > 0
     assert (studies[-1]["jobs"], studies[-1]["mps"]) == (1, False)
 
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_holds_weights_and_states_once(
     """Bytes per parameter: fp32 weights and the states in their own format, and 32 KB for all the rest."""
     base = config(optimizer, workload="wide")
     store = RunStore(tmp_path / "a")
-    run(replace(base, settings={**base.settings, **settings}), store, pause=Pause(step=3))
+    run(replace(base, settings={**base.settings, **settings}), store, pause=AtStep(3))
     (checkpoint,) = store.checkpoints()
     size = checkpoint.stat().st_size
     assert 4 * 2 * 512**2 < size <= limit * 2 * 512**2 + 32_768

@@ -10,6 +10,7 @@ import torch
 from support.learning import resize, resumes, trainer
 
 from adan_bench.errors import UsageError
+from adan_bench.training.roles import roles
 from adan_bench.training.trainer import Trainer
 from adan_bench.workloads import ppo
 from adan_bench.workloads.parts.ppo import HELD_OUT_SEED, SEED_STEP
@@ -139,6 +140,12 @@ def test_published_start() -> None:
         gain = 0.0002 if layer is policy.action_net else 2.0
         torch.testing.assert_close(small, gain * torch.eye(len(small), dtype=torch.float64), rtol=1e-4, atol=1e-5)
     assert policy.log_std.tolist() == [-0.5] * 8
+
+
+def test_both_networks_end_in_a_head() -> None:
+    made = trainer("ppo-ant")
+    found = roles(made.model, made.task.roles)
+    assert [name for name, role in found.items() if role.name == "head"] == ["action_net.weight", "value_net.weight"]
 
 
 def test_a_batch_must_divide_a_rollout() -> None:

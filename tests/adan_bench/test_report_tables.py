@@ -198,5 +198,5 @@ def test_the_page_begins_with_an_answer_about_adan() -> None:
     level = three("adan", 0.9, 0.7, 0.8, workload="b") + three("sgd", 0.7, 0.9, 0.85, workload="b")
     summaries = summarize(better + level)
     said = "adan against the best other optimizer of each table: better by more than the seeds explain on a (sgd); "
-    assert overall(summaries) == f"{said}within what the seeds explain on b (sgd)."
+    assert overall(summaries) == f"{said}not significantly different on b (sgd)."
     assert overall(summaries) in render([], summaries).markdown

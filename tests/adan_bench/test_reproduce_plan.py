@@ -236,7 +236,7 @@ def test_weights_and_ranks_are_checked_before_the_first_step(regressions: Path, 
 
     assert "other.pt" in missing_with(init=tmp_path / "other.pt")
     assert "--device cuda: not on this machine" in missing_with(device="cuda", ranks=8)
-    assert re.search(r"--batch-size 64: not a multiple of 5 .* or other ranks", missing_with(ranks=5))
+    assert re.search(r"5 ranks: a batch of 64 cannot be split into 5 equal parts", missing_with(ranks=5))
     assert missing_with() == ""
 
 

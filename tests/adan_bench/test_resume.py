@@ -21,7 +21,7 @@ from support.forked import Program
 from support.learning import killed_run, settings
 
 from adan_bench.errors import UsageError
-from adan_bench.records.store import RunStore, read_json, read_run, read_runs
+from adan_bench.records.store import RunStore, check_empty, read_json, read_run, read_runs
 from adan_bench.training.jobs import Job, record_failure
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads.registry import get_workload
@@ -294,6 +294,9 @@ def test_files_of_other_programs_are_no_runs(bench: Any, config: Any, tmp_path: 
     bench.ran("report", tmp_path)
     assert [record.path for record in read_runs(tmp_path)[0]] == [tmp_path / "a"]
     assert "no runs there" in bench.refused("report", tmp_path / "others")
+    check_empty(tmp_path / "others")
+    with pytest.raises(UsageError, match="it already holds runs"):
+        check_empty(tmp_path)
 
 
 @pytest.mark.usefixtures("inline_pool")
@@ -377,6 +380,16 @@ def test_a_failed_run_with_a_checkpoint_keeps_to_its_script(config: Any, tmp_pat
         store.check_same(config(script_sha256="0" * 64, steps=5))
 
 
+def test_a_usage_error_leaves_no_run_in_the_way(
+    bench: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("run", "tiny", "--script", tiny, "--steps", 4, "--out", tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch.utils.tensorboard", None)
+        assert "pip install tensorboard" in bench.refused(*command, "--tensorboard")
+    bench.ran(*command)
+
+
 def test_tensorboard(config: Any, tmp_path: Path) -> None:
     run(config(steps=20, tensorboard=True), RunStore(tmp_path / "a"))
     assert list((tmp_path / "a" / "tensorboard").glob("events.*"))
@@ -388,7 +401,9 @@ def test_a_run_that_could_not_be_built_is_described_once_it_can(config: Any, tmp
     record_failure(Job(config(), store.path), "tiny needs\nthe package x", absent=True)
     assert not store.described
     assert "tiny needs the package x" in (store.path / "result.json").read_text(encoding="utf-8")
+    (store.path / "traceback.txt").touch()
     run(config(), store, resume=True)
+    assert not (store.path / "traceback.txt").exists()
     assert read_run(store.path).environment["data"] == "made up"
     assert read_run(store.path).status == "finished"
 

@@ -71,6 +71,14 @@ def test_first_and_last_weights_are_not_hidden() -> None:
     assert list(named(nn.Sequential(nn.Linear(4, 2))).values()) == ["head"]
 
 
+@pytest.mark.parametrize("layer", [nn.Linear, lambda i, o: nn.Conv2d(i, o, 1)])
+def test_one_input_or_one_output_makes_no_other_layer_first_or_last(layer: Any) -> None:
+    expected = ["embedding", "matrix" if layer is nn.Linear else "convolution", "head"]
+    for inputs, outputs in ((8, 1), (1, 8), (1, 1)):
+        network = nn.Sequential(layer(inputs, 6), nn.GroupNorm(1, 6), layer(6, 6), layer(6, outputs))
+        assert list(named(network).values()) == expected
+
+
 def test_a_head_that_is_the_embedding_stays_one() -> None:
     found = named(Network(tied=True))
     assert found["embed.weight"] == "embedding"
@@ -209,7 +217,7 @@ def test_records_and_list_show_the_split(bench: Any, config: Any, tiny: Path, tm
     assert record.environment["roles"]["matrix"] == matrix
     assert record.result["implementation"] == "Muon foreach; AdamW fused"
     out = bench.ran("list", "--script", tiny)
-    assert "matrix: 1 tensors · 256 parameters" in " ".join(out.split())
+    assert "matrix: 1 tensor · 256 parameters" in " ".join(out.split())
     rows = json.loads(bench("list", "--script", tiny, "--json")[1])
     assert next(row for row in rows if row["name"] == "tiny")["roles"]["matrix"] == matrix
 

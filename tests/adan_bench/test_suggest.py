@@ -103,6 +103,10 @@ def test_the_command(bench: Any, tiny: Path, tmp_path: Path) -> None:
     assert "training loss ↓" in page
     assert 'data-rates="0"' in page
 
+    markdown = (out / "tuning.md").read_text(encoding="utf-8")
+    assert "The rule was tried with" in bench.ran("report", out)  # which knows short runs by their records
+    assert (out / "tuning.md").read_text(encoding="utf-8") == markdown
+
     runs = read_runs(out)[0]
     assert {run.config.role for run in runs} == {"tune"}
     assert len([run for run in runs if run.config.optimizer == "adan"]) == 6

@@ -178,7 +178,7 @@ def test_without_its_package_an_example_names_it_in_one_line(tmp_path):
     (tmp_path / "transformers.py").write_text("raise ModuleNotFoundError(name='transformers')", encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
     done = subprocess.run([sys.executable, ROOT / "examples" / "trainer.py"], env=env, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "transformers is missing; run: pip install 'adan[examples]'\n")
+    assert (done.returncode, done.stderr) == (1, "transformers is missing; run: pip install '.[examples]'\n")
 
 
 @needs("torchtitan")

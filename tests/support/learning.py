@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from adan_bench.config import RunConfig
+from adan_bench.config import Pause, RunConfig
 from adan_bench.data.batching import moved
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.task import Task
@@ -81,6 +81,13 @@ def resumes(make: Any, before: int = 1, after: int = 2) -> bool:
         second.update()
     same = (torch.equal(a, b) for a, b in zip(straight.model.parameters(), second.model.parameters(), strict=True))
     return all(same) and straight.evaluate() == second.evaluate()
+
+
+class AtStep(Pause):
+    """A pause at a step, not at a time."""
+
+    def due(self, step: int) -> bool:
+        return self.until is not None and step >= self.until
 
 
 class Killed(BaseException):

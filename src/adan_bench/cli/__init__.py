@@ -12,6 +12,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("adan"):
             raise
-        print(f"adan-bench: the package {error.name} is missing; run: pip install 'adan[bench]'", file=sys.stderr)
+        print(f"adan-bench: the package {error.name} is missing; run: pip install '.[bench]'", file=sys.stderr)
         sys.exit(2)
     run()

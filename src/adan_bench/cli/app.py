@@ -19,7 +19,7 @@ from adan_bench.cli.memory import memory
 from adan_bench.cli.paper import reproduce, speed
 from adan_bench.cli.run import run
 from adan_bench.cli.study import study
-from adan_bench.errors import TimeLimitReached, UsageError
+from adan_bench.errors import TimeLimitReached, UsageError, unknown
 from adan_bench.records.environment import COMMAND
 
 app = typer.Typer(
@@ -96,12 +96,15 @@ def _usage_line(error: Any, call: Invocation) -> str:
     context = getattr(error, "ctx", None)
     if context is None:
         return text
-    if getattr(error, "option_name", None):
+    if hasattr(error, "possibilities"):  # of an option that does not exist
         names = [option for p in context.command.params for option in p.opts if option.startswith("--")]
-        text = text.split("(Possible")[0].split(". Did")[0].strip(" .")
-        return f"{text}; {context.info_name} has: {', '.join(names)}"
+        see = f"adan-bench {context.info_name} --help"
+        return str(unknown("option", error.option_name, names, of=context.info_name, see=see))
     for option in getattr(getattr(error, "param", None), "opts", ()):
         if (value := call.value_of(option)) is not None:
             return f"{option} {value}: {text.partition(': ')[2] or text}"
     commands = getattr(context.command, "commands", None)
-    return f"{text.rstrip('.') or 'no command was given'}; there are: {', '.join(commands)}" if commands else text
+    if not commands:
+        return text
+    begin = f"{text} There" if text.endswith("?") else f"{text.rstrip('.') or 'no command was given'}; there"
+    return f"{begin} are: {', '.join(commands)}"

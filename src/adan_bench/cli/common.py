@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
+from typer.models import ArgumentInfo
 
 from adan_bench.config import TUNING_SEED, Budget, Execution, Provenance, RunConfig
 from adan_bench.errors import UsageError
@@ -50,6 +51,9 @@ def _check_folders(param: typer.CallbackParam, value: Path, folders: Sequence[Pa
 
 
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
+Workload = Annotated[
+    str, typer.Argument(help="A name from `adan-bench list workloads`. Default: --script's.", show_default=False)
+]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the records. Default: a new one under runs/.", callback=check_folder)
 ]
@@ -71,6 +75,10 @@ Set = Annotated[
 SESSION = {"jobs": (Jobs, 1), "out": (Out, None), "resume": (Resume, False), "time_limit": (TimeLimit, None)}
 
 
+#: Arguments that say what a command is about, which only a script has a default for.
+NAMED = ("workloads", "workload", "model")
+
+
 def grid(title: str, head: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table on the terminal, or in a log of 80 columns, that cuts nothing off; its text is no markup."""
     columns = [Column(escape(name), overflow="fold") for name in head]
@@ -86,7 +94,9 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 def complain(text: str, code: int) -> int:
-    print(f"adan-bench: {text}", file=sys.stderr)
+    """Say why a command ends; what has stopped all ranks of torchrun the first of them says for all."""
+    if code not in (EXIT_TIME_LIMIT, EXIT_INTERRUPTED) or os.environ.get("RANK", "0") == "0":
+        print(f"adan-bench: {text}", file=sys.stderr)
     return code
 
 
@@ -149,7 +159,11 @@ class Invocation:
         words = [word for word in self.words if word != "--resume"]
         if not any(word == "--out" or word.startswith("--out=") for word in words):
             words += ["--out", str(self.records)]
-        return f"continue with: {shlex.join(['adan-bench', *words, '--resume'])}"
+        program = ["adan-bench"]
+        if "RANK" in os.environ:
+            ranks = os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"))
+            program = ["torchrun", "--nproc-per-node", ranks, "-m", "adan_bench.cli"]
+        return f"continue with: {shlex.join([*program, *words, '--resume'])}"
 
 
 def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -168,6 +182,7 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
         asked = inspect.signature(command, eval_str=True).parameters
         only = inspect.Parameter.KEYWORD_ONLY
         own = [p for p in asked.values() if p.name not in ("chosen", "call")]
+        named = [p.name for p in own if p.name in NAMED and isinstance(get_args(p.annotation)[-1], ArgumentInfo)]
         names = [name for name in SESSION if "call" in asked and name not in without]
         own += [inspect.Parameter(n, only, annotation=SESSION[n][0], default=SESSION[n][1]) for n in names]
         context = inspect.Parameter("context", only, annotation=typer.Context)
@@ -184,13 +199,16 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
             source = context.get_parameter_source("schedule")
             if source is not None and source.name == "COMMANDLINE":
                 chosen = dataclasses.replace(chosen, own_schedule=False)
+            registered: list[str] = []
             if chosen.script is not None:
                 registered = load_script(chosen.script)
                 if "workloads" in values:
                     values["workloads"] = values["workloads"] or registered
                 for name in ("model", "workload"):
-                    if len(registered) == 1 and values.get(name, "") is None:
+                    if len(registered) == 1 and not values.get(name, "no such option"):
                         values[name] = registered[0]
+            if absent := [name for name in named if not values[name]]:
+                raise _unnamed(absent[0], chosen.script, registered)
             if "call" in asked:
                 call = values["call"] = context.obj
                 call.out, call.resume = values.pop("out"), values.pop("resume")
@@ -203,6 +221,15 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
         return wrapper
 
     return decorate
+
+
+def _unnamed(name: str, script: Path | None, registered: Sequence[str]) -> UsageError:
+    """The error for a command without what it is about, which has no default."""
+    if registered and script is not None:
+        return UsageError(f"{script.name} registers {' and '.join(registered)}: name one")
+    if name == "model":
+        return UsageError("no model was named; give a number of parameters such as 7B, a workload, or --script FILE")
+    return UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
 
 
 def _flag(f: dataclasses.Field[Any], panel: str) -> inspect.Parameter:

@@ -65,13 +65,8 @@ def tune(
     call: Invocation,
 ) -> None:
     """Tune every optimizer with the same number of trials."""
-    from adan_bench.studies.comparison import save_tuned
-
     arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=trials)
-    file = _checked(save or folder / "best.json")
-    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
-    save_tuned(arms, file)
-    write_and_show([folder], folder, as_json, arms, file)
+    _search(arms, folder, save or folder / "best.json", chosen, call, as_json)
 
 
 @run_flags(without=("seed", "parallel", "stop_after", "eval_every"))
@@ -85,25 +80,23 @@ def suggest(
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Suggest a learning rate, b1 and warm-up from short runs, a quarter of a full one of at least 480 steps in all."""
-    from adan_bench.studies.comparison import save_tuned
-    from adan_bench.studies.suggest import TRIALS, shorten, suggestions
+    """Suggest settings from six short runs: together at most a quarter of a full run, which needs 480 steps or more."""
+    from adan_bench.studies.suggest import TRIALS, shorten
 
     arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=TRIALS)
-    file = _checked(save or folder / "suggested.json")
     shorten(arms)
-    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
-    save_tuned(arms, file)
-    write_and_show([folder], folder, as_json, arms, file, suggestions(arms))
+    _search(arms, folder, save or folder / "suggested.json", chosen, call, as_json)
 
 
-def _checked(file: Path) -> Path:
-    """The file to merge settings into; one that is there must hold such."""
-    from adan_bench.studies.comparison import read_tuned
+def _search(arms: dict[Any, Any], folder: Path, file: Path, chosen: RunConfig, call: Invocation, as_json: bool) -> None:
+    """Make the trials of arms, merge what they find into a file, which must hold such settings if it is there."""
+    from adan_bench.studies.comparison import read_tuned, save_tuned
 
     if file.exists():
         read_tuned(file, "--save")
-    return file
+    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
+    save_tuned(arms, file)
+    write_and_show([folder], folder, as_json, arms, file)
 
 
 def report(
@@ -128,6 +121,7 @@ def pack(
 ) -> None:
     """Pack runs into one file: configurations, results, curves of 60 points. `report` reads it like a folder."""
     from adan_bench.records import archive
+    from adan_bench.reports.conclusions import count
 
     records, damaged = archive.read_records(*runs)
     if damaged:
@@ -139,7 +133,7 @@ def pack(
             raise UsageError(f"--into {into}: it is there, and is no packed file; name another") from error
     into.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(into, archive.pack(records).encode())
-    print(f"{into}: {len(records)} runs")
+    print(f"{into}: {count(len(records), 'run')}")
 
 
 def _compared(
@@ -154,7 +148,5 @@ def _compared(
     from adan_bench.studies.comparison import compared
     from adan_bench.studies.competitors import competitors
 
-    if not workloads:
-        raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     who, folder = competitors(optimizers, pairs or []), call.records_in()
-    return compared(workloads, who, chosen, out=folder, **more), folder
+    return compared(workloads or [], who, chosen, out=folder, **more), folder

@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from adan_bench.cli import paper, study
-from adan_bench.cli.common import Json
+
+ONE = {"tensors": "tensor", "parameters": "parameter", "matrices": "matrix"}
 
 
 class Listed(str, Enum):
@@ -26,19 +27,13 @@ class Listed(str, Enum):
 def list_(
     kind: Annotated[Listed, typer.Argument()] = Listed.workloads,
     script: Annotated[Path | None, typer.Option(help="A Python file with your own workloads and optimizers.")] = None,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON array on standard output.")] = False,
 ) -> None:
     """Show the workloads, the optimizers, the paper's tables, or the bundled studies."""
-    own: list[str] = []
-    if script is not None:
-        from adan_bench.training.scripts import load_script
-
-        own = load_script(script)
     details, listed = LISTS[kind]
     rows = listed()
-    if kind is Listed.workloads and own:
-        rows = sorted(rows, key=lambda row: row["name"] not in own)  # the script's own first
-        rows = [{**row, **_roles(row["name"])} if row["name"] in own else row for row in rows]
+    if script is not None:
+        rows = _own(kind, script) or rows
     if as_json:
         print(json.dumps(rows))
         return
@@ -56,13 +51,24 @@ def list_(
         if unbuilt := row.get("unbuilt"):
             table.add_row("", f"[dim]{escape(unbuilt)}[/dim]")
         for role, counts in row.get("roles", {}).items():
-            split = " · ".join(f"{value:,} {key}" for key, value in counts.items())
+            split = " · ".join(f"{n:,} {ONE.get(key, key) if n == 1 else key}" for key, n in counts.items())
             table.add_row("", f"[dim]{escape(f'{role}: {split}')}[/dim]")
     Console().print(table, highlight=False)
 
 
+def _own(kind: Listed, script: Path) -> list[dict[str, Any]]:
+    """What a script itself registers."""
+    from adan_bench.training.optimizers import OWN
+    from adan_bench.training.scripts import load_script
+
+    registered = load_script(script)
+    if kind is Listed.workloads:
+        return [{**row, **_roles(row["name"])} for row in _workload_rows() if row["name"] in registered]
+    return [row for row in _optimizer_rows() if row["name"] in OWN] if kind is Listed.optimizers else []
+
+
 def _workload_rows() -> list[dict[str, Any]]:
-    from adan_bench.workloads.registry import extras, workloads
+    from adan_bench.workloads.registry import extras, is_bundled, workloads
 
     return [
         {
@@ -71,7 +77,7 @@ def _workload_rows() -> list[dict[str, Any]]:
             "metric": f"{w.metric} {'≥' if w.higher_is_better else '≤'} {w.target:g}",
             "steps": w.steps,
             "batch": w.batch_size,
-            "data": ", ".join(w.needs) or "bundled",
+            "data": ", ".join(w.needs) or ("bundled" if is_bundled(w) else "its own"),
             "scales": ", ".join(w.scales),
             "extra": extras(w),
             "install": f" · needs: pip install '.[{extras(w)}]'" if extras(w) else "",

@@ -21,9 +21,11 @@ class Weights(str, Enum):
 @run_flags("scale", "data", "script")
 def memory(
     model: Annotated[
-        str | None,
-        typer.Argument(help="Parameters (7B, 345M), a model (GPT-2-1B, …) or a workload. Default: --script's."),
-    ] = None,
+        str,
+        typer.Argument(
+            help="Parameters (7B, 345M), a model (GPT-2-1B, …) or a workload. Default: --script's.", show_default=False
+        ),
+    ] = "",
     gpus: Annotated[int, typer.Option(min=1, help="GPUs that FSDP2 shards over; 1 is one GPU or DDP.")] = 1,
     weights: Annotated[Weights, typer.Option(help="Type of the weights and gradients.")] = Weights.fp32,
     kahan_sum: Annotated[bool, typer.Option("--kahan-sum", help="Adan's option, for bf16 weights.")] = False,
@@ -35,8 +37,6 @@ def memory(
     chosen: RunConfig,
 ) -> None:
     """Predict the bytes of weights, gradients and states per GPU, with AdamW and every form of Adan's states."""
-    if model is None:
-        raise UsageError("no model was named; give a number of parameters such as 7B, a workload, or --script FILE")
     import torch
 
     from adan import plan_memory

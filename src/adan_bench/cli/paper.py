@@ -72,6 +72,7 @@ def reproduce(
     """Rerun tables of the paper at a chosen scale, and print its numbers next to ours."""
     from adan_bench.cli.progress import showing
     from adan_bench.reports import paper as report
+    from adan_bench.reports.conclusions import count
     from adan_bench.studies import paper as study
     from adan_bench.studies.plan import on_workload
     from adan_bench.tables import choose
@@ -90,7 +91,7 @@ def reproduce(
         elif dry_run or chosen.scale == "paper":
             reasons = list(dict.fromkeys(run["missing"] for run in runs if run["missing"]))
             rows = [[*_outlined(run), f"({reasons.index(why) + 1})" if (why := run["missing"]) else ""] for run in runs]
-            console.print(grid(f"{sum(run['runs'] for run in runs)} runs", OUTLINE, rows))
+            console.print(grid(count(sum(run["runs"] for run in runs), "run"), OUTLINE, rows))
             for number, why in enumerate(reasons, 1):
                 say(console, f"({number}) {why}")
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -45,9 +46,11 @@ def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
 
 
 def _label(event: Event) -> str:
-    config = event.job.config
-    which = {"tune": f"{event.job.path.name} {_varied(config)}", "pilot": "pilot run"}
-    return f"{config.workload} {config.name} {which.get(config.role, f'seed {config.seed}')}"
+    config, path = event.job.config, event.job.path
+    which = {"tune": f"{path.name} {_varied(config)}", "pilot": "pilot run"}
+    sized = f"{config.workload}-b{config.batch_size}"  # the folder of a batch size, where there are several
+    workload = sized if sized in path.parts else config.workload
+    return f"{workload} {config.name} {which.get(config.role, f'seed {config.seed}')}"
 
 
 def _varied(config: RunConfig) -> str:
@@ -90,7 +93,7 @@ def _speed(p: RunProgress) -> list[str]:
     """Steps per second and time left, after the first step; on a GPU its load and memory."""
     words = []
     if p.gpu_share is not None:
-        words.append(f"GPU {p.gpu_share:.0%} ({p.gpu_source})")
+        words.append(f"GPU {p.gpu_share:.0%}")
     if p.gpu_bytes is not None:
         words.append(f"{p.gpu_bytes / 1e9:.1f} GB")
     if p.seconds_left is None:
@@ -104,23 +107,23 @@ class _Live:
     def __init__(self, bars: Progress) -> None:
         self.bars = bars
         self.whole: TaskID | None = None
-        self.tasks: dict[str, TaskID] = {}
+        self.tasks: dict[Path, TaskID] = {}
         self.time_left, self.left = _TimeLeft(), ""
 
     def __call__(self, event: Event) -> None:
         if self.whole is None:
             self.whole = self.bars.add_task("all runs", total=event.total, status="")
             self.time_left(event)
-        label, config = escape(_label(event)), event.job.config
-        if label not in self.tasks:
-            self.tasks[label] = self.bars.add_task(label, total=config.stop_after or config.steps, status="starting")
-        task = self.tasks[label]
+        label, config, path = escape(_label(event)), event.job.config, event.job.path
+        if path not in self.tasks:
+            self.tasks[path] = self.bars.add_task(label, total=config.stop_after or config.steps, status="starting")
+        task = self.tasks[path]
         if event.progress is not None:
             p = event.progress
             words = [f"loss {number(p.loss)}", f"metric {number(p.metric)}", *_speed(p)]
             self.bars.update(task, completed=p.step, status="  ".join(words))
         if event.result is not None:
-            self.bars.remove_task(self.tasks.pop(label))
+            self.bars.remove_task(self.tasks.pop(path))
             self.bars.console.print(
                 f"[dim]{event.done}/{event.total}[/dim] {label}: {escape(_outcome(event))}", highlight=False
             )
@@ -143,8 +146,8 @@ class _Plain:
             text = f"[{event.done}/{event.total}] {_label(event)}: {_outcome(event)}{more}"
         elif event.progress is not None and time.monotonic() - self.shown > 10:
             p = event.progress
-            text = f"{_label(event)}: step {p.step}/{p.steps}, loss {number(p.loss)}, metric {number(p.metric)}, "
-            text += ", ".join(_speed(p))
+            words = [f"step {p.step}/{p.steps}", f"loss {number(p.loss)}", f"metric {number(p.metric)}", *_speed(p)]
+            text = f"{_label(event)}: {', '.join(words)}"
             if event.steps_per_second > p.steps_per_second:
                 text += f"; all runs {event.steps_per_second:.1f} steps/s"
         if text is not None:
@@ -160,6 +163,8 @@ def _as_json(event: Event) -> dict[str, Any]:
         "optimizer": config.name,
         "seed": config.seed,
         "role": config.role,
+        "batch_size": config.batch_size,
+        "steps": config.stop_after or config.steps,
         "path": str(event.job.path),
         "done": event.done,
         "total": event.total,

@@ -31,56 +31,59 @@ def write_and_show(
     as_json: bool,
     tuned: Mapping[tuple[str, str], Any] | None = None,
     file: Path | None = None,
-    suggested: Mapping[Any, Any] | None = None,
 ) -> None:
     """Write the report of the runs under some folders into one of them or another, and show it.
 
-    tuned: the arms of a comparison with trials; file: where its settings were saved; suggested: what short runs gave.
+    tuned: the arms of a comparison with trials; file: where its settings were saved.
     """
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.archive import read_records
     from adan_bench.records.stats import WorkloadSummary, summarize
     from adan_bench.reports.comparison import write_report, write_tuning
+    from adan_bench.studies.suggest import judged_by_kind, suggestions
 
     records, damaged = read_records(*runs)
+    records = judged_by_kind(records)
+    suggested = suggestions(records)
     folder.mkdir(parents=True, exist_ok=True)
     tunings: list[WorkloadSummary] = []
     summaries: list[WorkloadSummary] = []
-    if suggested is not None:
-        from adan_bench.studies.suggest import judged
-
-        records = [judged(record) for record in records]
     if tuned is not None or {record.config.role for record in records} == {"tune"}:
-        notes = [text for s in (suggested or {}).values() for text in (s.summary(), *s.doubts())]
+        notes = [text for s in suggested.values() for text in (s.summary(), *s.doubts())]
         page, tunings = write_tuning(records, folder, damaged, notes)
     else:
         page, summaries = write_report(records, folder, damaged), summarize(records)
     failed = [record for record in records if record.status == "failed"]
-    best = {key: arm.base.settings for key, arm in (tuned or {}).items() if arm.found}
-    untuned = [" ".join(key) for key in tuned or () if key not in best]
+    found = {key: arm for key, arm in (tuned or {}).items() if arm.found}
+    untuned = [" ".join(key) for key in tuned or () if key not in found]
     if as_json:
-        for (workload, name), settings in best.items():
-            event = "best" if suggested is None else "suggestion"
-            found = {"settings": settings} if suggested is None else suggested[workload, name].to_json()
-            print(json.dumps({"event": event, "workload": workload, "optimizer": name, **found}))
+        for (workload, name), arm in found.items():
+            short = suggested.get(arm.folder)
+            told = {"event": "best", "settings": arm.base.settings} if short is None else {"event": "suggestion"}
+            told |= {} if short is None else short.to_json()
+            print(json.dumps({**told, "workload": workload, "optimizer": name}))
         facts: dict[str, Any] = {"event": "report", "path": str(page)}
         if tuned is not None:
-            facts |= {"saved": str(file) if best else None, "untuned": untuned}
+            facts |= {"saved": str(file) if found else None, "untuned": untuned}
         facts |= {"failed": [str(record.path) for record in failed], "damaged": [str(error) for error in damaged]}
         print(json.dumps(facts))
     else:
         console = Console()
-        for (workload, _), s in (suggested or {}).items():
-            say(console, f"\n{workload}: {s}")
-        show_tuning(console, tunings)
-        show_summaries(console, summaries)
-        for record in failed[:5]:
-            say(console, f"failed: {record.path}: {(record.result or {}).get('error')}")
+        for s in suggested.values():
+            say(console, f"\n{s.tried[0].config.workload}: {s}")
+        errors = {(record.result or {}).get("error") for record in failed}
+        if len(records) == len(failed) > 1 == len(errors):  # there is nothing to compare
+            say(console, f"all {len(failed)} runs failed: {errors.pop()}", style="bold red")
+        else:
+            show_tuning(console, tunings)
+            show_summaries(console, summaries)
+            for record in failed[:5]:
+                say(console, f"failed: {record.path}: {(record.result or {}).get('error')}")
         lost = [f"left out: {error}" for error in damaged]
         lost += [f"nothing saved for {who}: no trial of it has a final value to choose settings by" for who in untuned]
         for text in lost:
             say(console, text, style="bold red")
-        if best:
+        if found:
             say(console, f"settings: {file}; compare with them: --tuned {file}")
         say(console, f"\nreport: {page.resolve().as_uri()}")
     if failed or damaged or untuned:

@@ -10,16 +10,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Invocation, Json, Set, complain, run_flags, say
+from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Invocation, Json, Set, Workload, complain, run_flags, say
 from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
+from adan_bench.records.store import runs_below
 
 
 @run_flags(without=("cluster", "jobs", "ranks"))
 def run(
-    workload: Annotated[
-        str | None, typer.Argument(help="A name from `adan-bench list workloads`. Default: --script's.")
-    ] = None,
+    workload: Workload = "",
     optimizer: Annotated[str, typer.Option(help="A name from `adan-bench list optimizers`.")] = "adan",
     set_: Set = None,
     as_json: Json = False,
@@ -36,16 +35,14 @@ def run(
     from adan_bench.training.worker import attempt
     from adan_bench.workloads.registry import get_workload
 
-    if workload is None:
-        raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     (competitor,) = competitors(optimizer, set_ or [], flag="--optimizer", most=1)
     config = configure(get_workload(workload, chosen.scale), competitor.spec, chosen, competitor.settings)
     config = replace(config, label=competitor.label)
     path = call.records_in(workload, competitor.folder, f"seed-{config.seed}")
-    if others := [file.parent for file in path.rglob("config.json") if file.parent != path]:
+    if others := [other for other in runs_below(path) if other != path]:
         raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
-    pause = Interruptible(time=call.until)
-    job = Job(config, path, call.resume, pause)
+    pause = Interruptible(call.until)
+    job = Job(config, path, call.resume)
 
     def press() -> None:
         if pause.pressed or not pause.stepped:
@@ -63,7 +60,7 @@ def run(
     console = Console(quiet=not first)
     listening = on_ctrl_c(press) if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
     with listening, showing(console, as_json and first) as show:
-        result = attempt(job, tell)
+        result = attempt(job, tell, pause)
         show(Event(job, 1, 1, result=result))
     if result["status"] == "unfinished":
         if pause.pressed:

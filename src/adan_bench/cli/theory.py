@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from adan_bench.cli.common import EXIT_FAILED, Json, Out, grid, run_flags, say
+from adan_bench.cli.common import EXIT_FAILED, Json, Out, Workload, grid, run_flags, say
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
 
@@ -60,17 +60,13 @@ def theory(
 @app.command()
 @run_flags("steps", "seed", "device", "data", "script", "scale", "threads")
 def constants(
-    workload: Annotated[
-        str | None, typer.Argument(help="A name from `adan-bench list workloads`. Default: --script's.")
-    ] = None,
+    workload: Workload = "",
     optimizer: Annotated[str, typer.Option(help="A name from `adan-bench list optimizers`.")] = "adan",
     as_json: Json = False,
     *,
     chosen: RunConfig,
 ) -> None:
     """Measure c∞ and c₂ on a workload, and evaluate Table 1 with them."""
-    if workload is None:
-        raise UsageError("no workload was named; see: adan-bench list, or give --script FILE with your own")
     from adan_bench.theory.complexity import measure, table
     from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer

@@ -316,11 +316,19 @@ def best_trials(trials: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _in_one_place(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """Each with the data folder of its study's first: a study may have been continued where its data lie elsewhere."""
-    folders: dict[str, Path | None] = {}
+    """Each with the data folder of its study's first: a study may have been continued where its data lie elsewhere.
+
+    An archive has the last part of a folder alone, which stands for the first whole one that ends in it.
+    """
+    records, folders = list(records), dict[str, Path | None]()
+    whole: dict[str, Path] = {}
+    for data in (record.config.data for record in records):
+        if data is not None and data.is_absolute():
+            whole.setdefault(data.name, data)
 
     def moved(config: RunConfig) -> RunConfig:
-        return replace(config, data=folders.setdefault(config.study, config.data)) if config.study else config
+        data = config.data and whole.get(str(config.data), config.data)
+        return replace(config, data=folders.setdefault(config.study, data) if config.study else data)
 
     return [replace(record, config=moved(record.config)) for record in records]
 

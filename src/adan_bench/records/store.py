@@ -20,13 +20,15 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
-from adan_bench.config import RunConfig, RunRecord
-from adan_bench.errors import UsageError, listing
+from adan_bench.config import RunConfig, RunRecord, flag
+from adan_bench.errors import UsageError, WorkloadError, listing
 from adan_bench.locking import Lock
 
 KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
@@ -72,6 +74,7 @@ class RunStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines = 0
+        self._checked = False  # whether a checkpoint of this process could be loaded
         self._lock = Lock(path / LOCK)
 
     def lock(self) -> None:
@@ -130,7 +133,7 @@ class RunStore:
                 "script_sha256": f"the script {config.script} has changed, and this was made with the old one",
                 "init_sha256": f"the weights of --init {config.init} are others",
             }
-            texts = [f"{name}: {getattr(begun, name)} there, {getattr(config, name)} now" for name in differing]
+            texts = [f"{flag(name)}: {getattr(begun, name)} there, {getattr(config, name)} now" for name in differing]
             parts = ", ".join(changed.get(name, text) for name, text in zip(differing, texts, strict=True))
             raise UsageError(f"--resume: {self.path} holds another run ({parts}); undo that, or choose a new --out")
         return begun
@@ -153,6 +156,9 @@ class RunStore:
         with (self.path / "metrics.jsonl").open("ab") as file:
             os.fsync(file.fileno())  # a checkpoint must never be safer than the lines that it counts
         payload = _saved({"state": dict(state), "step": step, "lines": self._lines})
+        if not self._checked:
+            _loaded(payload)
+            self._checked = True
         path = self.path / f"checkpoint-{step:09d}-{hashlib.sha256(payload).hexdigest()}.pt"
         write_bytes(path, payload)
         for old in self.checkpoints()[KEEP:]:
@@ -173,15 +179,13 @@ class RunStore:
 
         None, and no metrics, where there is none: the run starts anew.
         """
-        import torch
-
         lines = read_lines(self.path / "metrics.jsonl")
         for path in self.checkpoints():
             payload = path.read_bytes()
             if hashlib.sha256(payload).hexdigest() != path.stem.rpartition("-")[2]:
                 path.rename(path.with_suffix(".damaged"))
                 continue
-            content = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+            content = _loaded(payload)
             if content["lines"] <= len(lines):
                 self.cut(content["lines"])
                 state: dict[str, Any] = content["state"]
@@ -218,7 +222,8 @@ class RunStore:
 
     def reopen(self) -> None:
         """Take back the end of a run that failed, so that it can continue."""
-        (self.path / "result.json").unlink(missing_ok=True)
+        for name in ("result.json", "traceback.txt"):
+            (self.path / name).unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Take back a run that came to nothing. config.json goes last: without it the rest would be damaged."""
@@ -234,6 +239,21 @@ def _saved(content: Mapping[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
+def _loaded(payload: bytes) -> dict[str, Any]:
+    """A checkpoint, which must hold nothing but data: no code runs when it is loaded."""
+    import torch
+
+    try:
+        content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        raise WorkloadError(
+            f"no run can be resumed from a checkpoint with a {found[1] if found else 'value'} in it; keep tensors and "
+            "plain numbers in the state of the optimizer and of the batches"
+        ) from error
+    return content
+
+
 class NoStore(RunStore):
     """For the ranks beside the first: they write nothing."""
 
@@ -246,9 +266,14 @@ class NoStore(RunStore):
     def finish(self, result: Mapping[str, Any]) -> None: ...
 
 
+def runs_below(folder: Path) -> list[Path]:
+    """The folders of runs in a folder, itself among them."""
+    return [file.parent for file in folder.rglob("config.json") if _is_run(file.parent)]
+
+
 def check_empty(out: Path, resume: bool = False) -> None:
     """A new study begins in a folder without runs."""
-    if not resume and any(out.rglob("config.json")):
+    if not resume and runs_below(out):
         raise UsageError(f"--out {out}: it already holds runs; add --resume to continue, or name another folder")
 
 

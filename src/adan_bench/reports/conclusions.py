@@ -144,6 +144,7 @@ def said(origin: Origin) -> str:
         "study": f"as the study {origin.source} says",
         "failed": f"as the study {origin.source} says, none of its trials having a result",
         "trial": "trial",
+        "short": "short run",
     }
     text = f"guess: {', '.join(origin.guesses)}; " if origin.guesses else ""
     text += texts.get(origin.kind, origin.source)
@@ -284,7 +285,7 @@ def _comparisons(
         text += f" {who} is better than {_join(better)} by more than the seeds explain"
         text += f" (95%, paired, corrected for all {tests} pairs)." if tests > 1 else " (95%, paired)."
     if unclear := names.get("not significant"):
-        text += f" The difference from {_join(unclear)} is within what the seeds explain."
+        text += f" The difference from {_join(unclear)} is not significant."
     if constant := names.get("constant"):
         text += f" The difference from {_join(constant)} is the same for every seed, which says nothing about chance."
     if worse := names.get("worse"):  # runs failed, and the means are of different seeds
@@ -338,7 +339,7 @@ def overall(summaries: Sequence[WorkloadSummary]) -> str:
     phrases = {
         "better": "better by more than the seeds explain on",
         "worse": "worse on",
-        "not significant": "within what the seeds explain on",
+        "not significant": "not significantly different on",
         "unfair": "not judged, since the optimizers were not tuned equally, on",
     }
     tables: dict[str, list[str]] = {}

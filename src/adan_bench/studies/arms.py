@@ -71,6 +71,10 @@ class Search:
         for alternative in self.alternatives:
             yield "alternatives", {"settings": {**self.start, **alternative}}
 
+    def mark(self) -> Origin:
+        """What the record of a trial says of it."""
+        return Origin(kind="trial", searched=self.options)
+
     def origin(self, tried: Sequence[RunRecord]) -> Origin:
         """How the settings came about that the trials lead to."""
         return Origin(kind="here", trials=self.trials)
@@ -277,7 +281,7 @@ class Planner:
 
     def _trial(self, arm: Arm, search: Search, name: str, fields: Settings) -> Job | None:
         base, path = arm.trial or arm.base, arm.folder / name
-        config = replace(base, **fields, role="tune", origin=Origin(kind="trial", searched=search.options))
+        config = replace(base, **fields, role="tune", origin=search.mark())
         return self._started(arm, Job(config, path, self.resume))
 
     def _run(self, arm: Arm, seed: int) -> Job | None:

@@ -133,6 +133,8 @@ def read_tuned(path: Path, flag: str = "--tuned") -> dict[str, Any]:
                 for key in ("lr", "trials", "steps", "batch_size"):
                     if not ((entry["settings"] if key == "lr" else entry).get(key) or 0) > 0:
                         raise ValueError(f"{workload} {name} has no {key} above 0")
+    except FileNotFoundError as error:
+        raise UsageError(f"{flag} {path}: no such file; give a best.json, or the file of --save") from error
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         known = isinstance(error, (OSError, ValueError))
         reason = str(error) if known else 'it is no JSON object with "workloads", their optimizers and settings'

@@ -66,7 +66,7 @@ class TimedModel:
 
             from adan_bench.workloads.parts import gpt, networks
         except ModuleNotFoundError as error:
-            raise UsageError(f"speed needs the package {error.name}; run: pip install 'adan[paper]'") from error
+            raise UsageError(f"speed needs the package {error.name}; run: pip install '.[paper]'") from error
         sizes = self.sizes[0 if tiny else 1]
         if self.text:
             config = (gpt.gpt2_config if self.family == "gpt2" else gpt.mixtral_config)(sizes, sizes.vocabulary)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from adan.suggestion import first_beta
-from adan_bench.config import RunConfig, RunRecord
+from adan_bench.config import Origin, RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.errors import short as shown
-from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, rank
+from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, grouped, rank
 from adan_bench.studies.arms import Arm, Search, rounded
 from adan_bench.studies.comparison import Key, search
 from adan_bench.studies.competitors import Competitor
@@ -60,13 +60,21 @@ TRUST = (
 
 @dataclass(frozen=True)
 class ShortRuns(Search):
-    """A search among short runs, judged by their training loss; its choice is between the rates tried."""
+    """A search among short runs, judged by their training loss; its choice is between the rates tried.
+
+    full: steps and warm-up of the full run.
+    """
+
+    full: Settings = field(default_factory=dict)
+
+    def mark(self) -> Origin:
+        return Origin(kind="short", tuned_for=self.full)
 
     def judged(self, record: RunRecord) -> RunRecord:
         return judged(record)
 
     def chosen(self, tried: Sequence[RunRecord]) -> Settings:
-        return {**best_trial(tried).config.settings, "lr": measured(tried)}
+        return chosen(tried)
 
     def following(self, tried: Sequence[RunRecord]) -> list[Settings]:
         if not tried or any(math.isfinite(rank(record)) for record in tried):
@@ -97,7 +105,8 @@ def short_runs(whole: Search, full: RunConfig) -> ShortRuns:
     start = dict(whole.start)
     if full.optimizer == "adan":
         start["betas"] = (first_beta(full.steps), *start["betas"][1:])
-    return ShortRuns(whole.rates, whole.trials, start, fixed=whole.fixed, refine=True)
+    course = {"steps": full.steps, "warmup": full.warmup}
+    return ShortRuns(whole.rates, whole.trials, start, fixed=whole.fixed, refine=True, full=course)
 
 
 @dataclass(frozen=True)
@@ -190,6 +199,16 @@ def judged(run: RunRecord) -> RunRecord:
     return replace(run, workload=told, result=run.result and {**run.result, "final": final})
 
 
+def judged_by_kind(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """The records, the short runs among them judged as such."""
+    return [judged(record) if record.config.origin.kind == "short" else record for record in records]
+
+
+def chosen(tried: Sequence[RunRecord]) -> Settings:
+    """The settings that short runs, judged, lead to; one of them has a result."""
+    return {**best_trial(tried).config.settings, "lr": measured(tried)}
+
+
 def measured(tried: Sequence[RunRecord]) -> float:
     """The rate for a full run, from short runs, judged, that differ in the rate alone; one of them has a result."""
     ended = sorted((run for run in tried if math.isfinite(rank(run))), key=lambda run: run.lr)
@@ -231,13 +250,17 @@ def shorten(arms: Mapping[Key, Arm]) -> None:
         arm.search = short_runs(arm.search, arm.base)
 
 
-def suggestions(arms: Mapping[Key, Arm]) -> dict[Key, MeasuredSuggestion]:
-    """What short runs suggest, for the arms of which they have found settings."""
-    return {
-        key: suggestion(optimizers.get_optimizer(arm.base.optimizer), arm.base, arm.base.settings, arm.tried or ())
-        for key, arm in arms.items()
-        if arm.found
-    }
+def suggestions(records: Iterable[RunRecord]) -> dict[Path, MeasuredSuggestion]:
+    """What the short runs among some records, judged, suggest, by the folder of their arm."""
+    found, known = {}, optimizers.known()
+    for tried in grouped((r for r in records if r.config.origin.kind == "short"), lambda run: run.path.parent):
+        best = best_trial(tried)
+        if best.final is not None:
+            config, target = best.config, best.optimizer["target"]
+            spec = known.get(config.optimizer) or OptimizerSpec(config.optimizer, target, best.lr)  # a script's own
+            full = replace(config, **config.origin.tuned_for)
+            found[best.path.parent] = suggestion(spec, full, chosen(tried), tried)
+    return found
 
 
 # For a script that does not use the harness

@@ -52,7 +52,7 @@ class RayPool(Pool):
         try:
             import ray
         except ModuleNotFoundError as error:
-            raise UsageError("--cluster ray needs the package ray; run: pip install 'adan[cluster]'") from error
+            raise UsageError("--cluster ray needs the package ray; run: pip install '.[cluster]'") from error
         try:
             if address:  # Ray itself would try for minutes
                 socket.create_connection((host, int(port)), timeout=10).close()

@@ -79,10 +79,11 @@ def complete(
     batch_size = chosen.batch_size or workload.batch_size
     if batch_size % (chosen.accumulate * chosen.ranks):
         parts = chosen.accumulate * chosen.ranks
-        ranks = "1 rank" if chosen.ranks == 1 else f"{chosen.ranks} ranks"
+        split = [f"--accumulate {chosen.accumulate}"] if chosen.accumulate > 1 else []
+        split += [f"{chosen.ranks} ranks"] if chosen.ranks > 1 else []
         raise UsageError(
-            f"--batch-size {batch_size}: not a multiple of {parts} (--accumulate {chosen.accumulate} × {ranks}); give "
-            f"a multiple such as {-(-batch_size // parts) * parts}, or other ranks where a table has its own"
+            f"{' × '.join(split)}: a batch of {batch_size} cannot be split into {parts} equal parts; give others, or a "
+            f"multiple such as --batch-size {-(-batch_size // parts) * parts}"
         )
     if chosen.parallel == "fsdp" and not spec.shards:
         raise UsageError(f"{spec.name} cannot step on sharded parameters (DTensors); use --parallel ddp")
@@ -222,12 +223,13 @@ def check_numbers(chosen: RunConfig) -> None:
 def check_data_folder(data: Path | None) -> None:
     if data is not None and not data.is_dir():
         parent = data.absolute().parent
-        raise UsageError(f"--data {data}: no such folder; {parent} holds: {listing(parent)}")
+        raise UsageError(f"--data or ADAN_DATA {data}: no such folder; {parent} holds: {listing(parent)}")
 
 
 def check_data(workload: Workload, data: Path | None) -> None:
-    check_data_folder(data)
     missing = workload.needs
+    if missing:
+        check_data_folder(data)
     if data is not None:
         missing = [name for name in missing if not any((data / one).exists() for one in name.split(" or "))]
     if missing:
@@ -241,6 +243,8 @@ def check_device(device: str, ranks: int = 1) -> None:
     """Refuse a device that is not here, and more ranks than there are GPUs."""
     import torch
 
+    if device.startswith("gpu"):
+        raise UsageError(f"--device {device}: did you mean {device.replace('gpu', 'cuda')}?")
     there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if device not in there and not (device == "cuda" and len(there) > 1):
         raise UsageError(f"--device {device}: not on this machine; there are: {', '.join(there)}")

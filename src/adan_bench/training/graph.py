@@ -28,7 +28,6 @@ WARMUP = 3  # eager steps of one signature before the capture; the last of them 
 CHANGES = 8  # other signatures after which no capture is tried any more
 RING = 3  # copies on their way to the device at a time
 ALIGNED = 64
-TIMED = 16  # replays whose duration is measured between two looks
 
 Step = Callable[[Any], Any]
 
@@ -46,8 +45,6 @@ class StepGraph:
         self.graph: Any = None
         self.left = WARMUP
         self.changes = 0
-        self.since = 0  # replays since the last look at the clock
-        self.clock: list[tuple[Any, Any]] = []
 
     def __call__(self, inputs: Any) -> Any:
         """Make a step, one way or another, and return what it returns."""
@@ -100,26 +97,7 @@ class StepGraph:
 
     def _replay(self) -> None:
         self.replays += 1
-        self.since += 1
-        if len(self.clock) == TIMED:
-            self.graph.replay()
-            return
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
         self.graph.replay()
-        end.record()
-        self.clock.append((begin, end))
-
-    def busy_seconds(self) -> float | None:
-        """Seconds of the device in replays since the last call, which waits for them; None where there were none."""
-        if not self.clock:
-            return None
-        self.clock[-1][1].synchronize()
-        milliseconds = [float(begin.elapsed_time(end)) for begin, end in self.clock]
-        seconds = sum(milliseconds) / len(milliseconds) / 1000 * self.since
-        self.clock.clear()
-        self.since = 0
-        return seconds
 
     def words(self) -> str:
         """How the steps ran, for the record."""

@@ -6,11 +6,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import NEVER, Pause, RunConfig, RunProgress
+from adan_bench.config import RunConfig, RunProgress
 from adan_bench.records.store import RunStore, read_run, write_bytes, write_json
 from adan_bench.training.configure import threads
 from adan_bench.training.optimizers import get_optimizer
@@ -21,21 +21,19 @@ INTERRUPTED = 130  # exit code of a worker that Ctrl-C ended before its run made
 
 @dataclass(frozen=True)
 class Job:
-    """A run to make. pause: where it is to stop for now."""
+    """A run to make. until: the Unix time at which it is to stop for now."""
 
     config: RunConfig
     path: Path
     resume: bool = False
-    pause: Pause = NEVER
+    until: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        values = {"config": self.config.to_json(), "path": str(self.path), "resume": self.resume}
-        return {**values, "pause": asdict(self.pause)}
+        return {**vars(self), "config": self.config.to_json(), "path": str(self.path)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Job:
-        config, path = RunConfig.from_json(values["config"]), Path(values["path"])
-        return cls(config, path, values["resume"], Pause(**values["pause"]))
+        return cls(RunConfig.from_json(values["config"]), Path(values["path"]), values["resume"], values["until"])
 
     @property
     def done_before(self) -> bool:
@@ -78,14 +76,14 @@ class Tally:
         self.ended: set[Path] = set()  # those of runs that ended before among them
         self.made: set[Path] = set()
         self.undone: set[Path] = set()  # paused by the time limit, or interrupted
-        self.runs, self.steps, self.peak, self.retries = 0, 0, 0.0, 0
+        self.runs = self.steps = self.retries = 0
         self.began: dict[Path, int] = {}  # the first step that each run under way makes here
         self.rates: dict[Path, float] = {}
         self.started, self.changed = time.monotonic(), threading.Condition()
         self._update()
 
     def _update(self) -> None:
-        jobs = [replace(job, pause=replace(job.pause, time=self.deadline)) for job in self.work(self.made)]
+        jobs = [replace(job, until=self.deadline) for job in self.work(self.made)]
         self.waiting = []
         self.known.update(job.path for job in jobs)
         for job in jobs:
@@ -134,7 +132,6 @@ class Tally:
     def progress(self, job: Job, progress: RunProgress) -> None:
         with self.changed:
             self.rates[job.path] = progress.steps_per_second
-            self.peak = max(self.peak, sum(self.rates.values()))
             self._emit(job, progress)
 
     def lose(self, job: Job) -> None:
@@ -162,10 +159,10 @@ class Tally:
             self.on_event(Event(job, len(self.ended), self.total, progress, result, sum(self.rates.values())))
 
     def facts(self) -> dict[str, Any]:
-        """For the record of the study. steps_per_second counts all time, peak: the best sum of runs under way."""
+        """For the record of the study; steps_per_second counts all time."""
         seconds = time.monotonic() - self.started
-        rates = {"steps_per_second": self.steps / seconds, "peak_steps_per_second": self.peak}
-        return {"runs": self.runs, "steps": self.steps, "seconds": seconds, **rates, "retries": self.retries}
+        made = {"runs": self.runs, "steps": self.steps, "seconds": seconds, "steps_per_second": self.steps / seconds}
+        return {**made, "retries": self.retries}
 
 
 def record_failure(job: Job, error: str, absent: bool = False, trace: str = "") -> Mapping[str, Any]:

@@ -329,4 +329,4 @@ def _import(target: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise UsageError(f"{name} needs the package {error.name}; run: pip install 'adan[bench]'") from error
+        raise UsageError(f"{name} needs the package {error.name}; run: pip install '.[bench]'") from error

@@ -46,7 +46,8 @@ def roles(model: nn.Module, patterns: Mapping[str, str] | None = None) -> dict[s
     A *vector* has one dimension that is not 1, or is the kernel of a depthwise convolution, one filter per channel. An
     *embedding* is the weight of an nn.Embedding, a parameter that is not called a weight (of positions, say), or the
     first weight of the model in the order of its modules, which reads the input, unless nothing else is hidden. A
-    *head* is the last weight, of a linear layer or a convolution, unless it is tied to an embedding. What remains is
+    *head* is the last weight, of a linear layer or a convolution, unless it is tied to an embedding. First and last
+    weights are so even where the layer has one input or one output, and thus no matrix. What remains is
     hidden: kernels are *convolution*, all else is *matrix*. The matrices of a fused projection count one by one: q, k
     and v of nn.MultiheadAttention and of layers called qkv or the like, gates of an LSTM or a GRU, stacked experts.
 
@@ -61,19 +62,26 @@ def roles(model: nn.Module, patterns: Mapping[str, str] | None = None) -> dict[s
         own = by_id.setdefault(id(p), name)
         if own == name:
             found[name] = _role(name, p, module)
-        if found[own].name != "vector" and "weight" in name.rpartition(".")[2]:
+        if "weight" in name.rpartition(".")[2] and (found[own].name != "vector" or _thin(name, p, module)):
             weights.append((own, module))
     if weights:
         first, (last, module) = weights[0][0], weights[-1]
-        if found[last].name in HIDDEN and not isinstance(module, nn.RNNBase):
+        if found[last].name in (*HIDDEN, "vector") and not isinstance(module, nn.RNNBase):
             found[last] = Role("head")
-        if found[first].name in HIDDEN and sum(role.name in HIDDEN for role in found.values()) > 1:
+        others = any(role.name in HIDDEN for name, role in found.items() if name != first)
+        if found[first].name in (*HIDDEN, "vector") and others:
             found[first] = Role("embedding")
     for name, p in model.named_parameters():
         pattern = next((pattern for pattern in patterns or () if fnmatchcase(name, pattern)), None)
         if pattern is not None:
             found[name] = _parsed((patterns or {})[pattern], name, p, found[name].transposed)
     return found
+
+
+def _thin(name: str, p: Tensor, module: nn.Module) -> bool:
+    """Whether a vector is the whole weight of a layer, which then has one input or one output."""
+    layer = isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) and getattr(module, "groups", 1) == 1
+    return layer and p.dim() > 1 and name.endswith("weight")
 
 
 def _role(name: str, p: Tensor, module: nn.Module) -> Role:

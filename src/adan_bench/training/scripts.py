@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import sys
 import traceback
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from adan_bench.errors import UsageError, declared
@@ -54,7 +55,8 @@ def load_script(path: Path | str, sha256: str = "") -> list[str]:
         sys.path.insert(0, folder)  # it may import modules beside it, as if Python ran it
     # Not by spec.loader, which takes a file that was edited within a second, to the same length, for the old one.
     try:
-        exec(compile(content, file, "exec"), module.__dict__)
+        with redirect_stdout(sys.stderr):  # standard output is the command's, lines of JSON for example
+            exec(compile(content, file, "exec"), module.__dict__)
     except UsageError as error:
         raise UsageError(f"--script {path}: {error}") from error
     except (Exception, SystemExit) as error:

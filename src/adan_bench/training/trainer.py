@@ -35,7 +35,7 @@ from adan_bench.training.roles import summary
 from adan_bench.training.schedules import schedule
 from adan_bench.training.scripts import load_script
 from adan_bench.training.updater import Updater
-from adan_bench.workloads.registry import get_workload
+from adan_bench.workloads.registry import get_workload, is_bundled
 
 CHECKPOINT_SECONDS = 15.0
 MEETING_SECONDS = 1.0  # between two questions of the ranks whether to stop
@@ -78,6 +78,10 @@ def run(
         with contextlib.nullcontext() if config.parallel else side_stream(trainer.device):
             try:
                 return trainer.train(store, on_progress, pause)
+            except UsageError:
+                if begun is None and ranks.rank == 0 and not store.checkpoints():
+                    store.discard()  # so that the corrected command finds no run there
+                raise
             finally:
                 del trainer.updater.forward  # DistributedDataParallel can hang if its process group ends first
 
@@ -333,12 +337,9 @@ class Trainer:
         gpu: dict[str, Any] = {}
         if self.device.type == "cuda":
             gpu["gpu_bytes"] = torch.cuda.max_memory_allocated(self.device)
-            busy = self.updater.busy_seconds()
-            if busy is not None:
-                gpu |= {"gpu_share": min(1.0, busy / seconds), "gpu_source": "replays"}
             if seconds >= NVML_PERIOD:
                 with contextlib.suppress(ImportError, RuntimeError):  # torch asks pynvml
-                    gpu |= {"gpu_share": torch.cuda.utilization(self.device) / 100, "gpu_source": "NVML"}
+                    gpu["gpu_share"] = torch.cuda.utilization(self.device) / 100
         return RunProgress(step, last, loss, metric, steps / seconds, left, **gpu)
 
     def _finish(self, store: RunStore, status: str) -> Mapping[str, Any]:
@@ -418,8 +419,7 @@ def task_of(workload: Workload, config: RunConfig, device: str, rank: int, ranks
     except ModuleNotFoundError as error:
         if str(error.name).startswith("adan"):
             raise WorkloadError(f"{workload.name}: {error}; it imports, or built_by names, a wrong file") from error
-        own = not workload.build.__module__.startswith("adan_bench.")
-        remedy = f"run: pip install {error.name}" if own else "run: pip install 'adan[paper]'"
+        remedy = "run: pip install '.[paper]'" if is_bundled(workload) else f"run: pip install {error.name}"
         raise UsageError(f"{workload.name} needs the package {error.name}; {remedy}") from error
 
 

@@ -217,10 +217,6 @@ class Updater:
         words = self.graph.words()
         return words if self.held or words.startswith("eager") else f"{words}; the optimizer eager: {self.spec.eager}"
 
-    def busy_seconds(self) -> float | None:
-        """Seconds of the device in captured steps since the last call; None where the whole of them is not known."""
-        return self.graph.busy_seconds() if self.graph is not None and self.held else None
-
     def state_dict(self) -> dict[str, Any]:
         optimizer = self.optimizer.state_dict()
         groups = [{**group, "lr": float(group["lr"])} for group in optimizer["param_groups"]]

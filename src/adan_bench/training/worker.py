@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from adan_bench.config import RunConfig, RunProgress
+from adan_bench.config import Pause, RunConfig, RunProgress
 from adan_bench.errors import UsageError, WorkloadError
 from adan_bench.records.store import RunLocked, RunStore
 from adan_bench.training.interrupts import Interruptible, on_ctrl_c
@@ -18,13 +18,15 @@ from adan_bench.training.jobs import INTERRUPTED, Job, record_failure
 from adan_bench.training.scripts import where
 
 
-def perform(job: Job, on_progress: Callable[[RunProgress], None] | None = None) -> Mapping[str, Any]:
+def perform(
+    job: Job, on_progress: Callable[[RunProgress], None] | None = None, pause: Pause | None = None
+) -> Mapping[str, Any]:
     """Make a run; one that cannot be made is recorded with the reason, so that it does not stop the others.
 
     One that another process is making or has made is not this one's to record: RunLocked.
     """
     try:
-        return attempt(job, on_progress)
+        return attempt(job, on_progress, pause)
     except RunLocked:
         raise
     except UsageError as error:
@@ -33,15 +35,17 @@ def perform(job: Job, on_progress: Callable[[RunProgress], None] | None = None) 
         return record_failure(job, str(error), absent=not RunStore(job.path).described)
 
 
-def attempt(job: Job, on_progress: Callable[[RunProgress], None] | None = None) -> Mapping[str, Any]:
+def attempt(
+    job: Job, on_progress: Callable[[RunProgress], None] | None = None, pause: Pause | None = None
+) -> Mapping[str, Any]:
     """Make a run; an exception is recorded with its traceback, a `UsageError` goes to the caller.
 
-    Where ranks share the run, the first alone records, and the others end.
+    pause: the job's own unless given. Where ranks share the run, the first alone records, and the others end.
     """
     from adan_bench.training.trainer import run
 
     try:
-        return run(job.config, RunStore(job.path), on_progress, job.resume, job.pause)
+        return run(job.config, RunStore(job.path), on_progress, job.resume, pause or Pause(job.until))
     except UsageError:
         raise
     except Exception as error:
@@ -95,12 +99,9 @@ def main() -> None:
     with on_ctrl_c(press):
         for line in sys.stdin:
             job = Job.from_json(json.loads(line))
-            pause = Interruptible(job.pause.step, job.pause.time)
+            pause = Interruptible(job.until)
             try:
-                result = perform(
-                    dataclasses.replace(job, pause=pause),
-                    lambda progress: answer(progress=dataclasses.asdict(progress)),
-                )
+                result = perform(job, lambda progress: answer(progress=dataclasses.asdict(progress)), pause)
             except RunLocked as error:
                 answer(locked=str(error))
                 return

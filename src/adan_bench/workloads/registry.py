@@ -87,8 +87,7 @@ def workload(
     there = {scale: size for scale, size in scales.items() if size is not None}
 
     def register(build: Builder) -> Builder:
-        bundled = name in _workloads and _workloads[name].build.__module__.startswith("adan_bench.")
-        if bundled and not build.__module__.startswith("adan_bench."):
+        if name in _workloads and is_bundled(_workloads[name]) and not build.__module__.startswith("adan_bench."):
             raise UsageError(f"{name!r} is a bundled workload; give yours another name")
         try:
             inspect.signature(build).bind(None)
@@ -117,6 +116,10 @@ def built_by(module: str, function: str, *arguments: Any) -> Builder:
     return build
 
 
+def is_bundled(workload: Workload) -> bool:
+    return workload.build.__module__.startswith("adan_bench.")
+
+
 def packages(workload: Workload) -> tuple[str, ...]:
     """The packages of an extra that a bundled workload needs."""
     return PACKAGES.get(workload.build.__qualname__.partition(".")[0], ())
@@ -132,7 +135,7 @@ def check_packages(workload: Workload) -> None:
     """Refuse a bundled workload without the packages that it needs, before any work."""
     for name in packages(workload):
         if importlib.util.find_spec(name) is None:
-            raise UsageError(f"{workload.name} needs the package {name}; run: pip install 'adan[{extras(workload)}]'")
+            raise UsageError(f"{workload.name} needs the package {name}; run: pip install '.[{extras(workload)}]'")
 
 
 def workloads() -> dict[str, Workload]:

@@ -67,7 +67,7 @@ def build(sizes: RcnnSizes, categories: int, context: Context | None = None) -> 
     except (ImportError, RuntimeError) as error:  # one that is built for CUDA fails beside a CPU build of torch
         raise UsageError(
             f"mask-rcnn needs a torchvision that fits this torch ({error}); run: "
-            "pip install 'adan[vision]', and beside a CPU build of torch use a CPU build of torchvision"
+            "pip install '.[vision]', and beside a CPU build of torch use a CPU build of torchvision"
         ) from error
     from torchvision.models.detection import MaskRCNN
     from torchvision.models.detection.anchor_utils import AnchorGenerator

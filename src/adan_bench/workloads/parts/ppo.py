@@ -69,7 +69,7 @@ def ppo(context: Context, name: str) -> Task:
     note = (
         f"MuJoCo, {name}: rollouts of {robots * steps:,} steps; {episodes} episodes of up to {length:,} steps held out"
     )
-    return Task(policy, rollouts, loss, evaluate, note, max_grad_norm=0.5)
+    return Task(policy, rollouts, loss, evaluate, note, max_grad_norm=0.5, roles={"action_net.weight": "head"})
 
 
 def with_tianshous_start(policy: Any) -> None:
