@@ -84,5 +84,5 @@ def test_pretrained_backbone(tmp_path: Path) -> None:
 
 def test_without_torchvision_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(UsageError, match=r"needs the package torchvision; run: pip install 'adan\[paper,vision\]'"):
+    with pytest.raises(UsageError, match=r"needs the package torchvision; run: pip install '\.\[paper,vision\]'"):
         trainer("mask-rcnn")
