@@ -130,7 +130,7 @@ def _said(rival: Contestant, gaps: Mapping[str, Verdict], unit: Unit) -> str:
     if rival.optimizer not in gaps:
         return ""
     gap = gaps[rival.optimizer]
-    return unit.gap(gap) if gap.word == UNCLEAR else unit.said(gap) + " (one search)" * (len(rival.groups) == 1)
+    return unit.finding(gap) + " (one search)" * (gap.word != UNCLEAR and len(rival.groups) == 1)
 
 
 def _steps(steps: float, lengths: Collection[int]) -> str:

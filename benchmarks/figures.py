@@ -60,7 +60,7 @@ class Panel:
 
 @dataclass
 class Effect:
-    """A row of a forest plot: a difference with its interval, and a text beside it."""
+    """A row of a forest plot: a difference with its interval, and a text beside it; is_open: an empty circle."""
 
     label: str
     mean: float
@@ -68,6 +68,7 @@ class Effect:
     high: float
     color: str
     text: str
+    is_open: bool = False
 
 
 @dataclass
@@ -87,7 +88,8 @@ class Forest:
             for end, cut, marker in ((low, effect.low < -widest, "<"), (high, effect.high > widest, ">")):
                 if cut:
                     axes.plot(end, at, marker, color=effect.color, markersize=4, clip_on=False)
-            axes.plot(effect.mean, at, "o", color=effect.color, markersize=4)
+            fill = {"markerfacecolor": "white"} if effect.is_open else {}
+            axes.plot(effect.mean, at, "o", color=effect.color, markersize=4, **fill)
             place = {"xycoords": ("axes fraction", "data"), "verticalalignment": "center", "fontsize": 8}
             axes.annotate(effect.text, (1.02, at), **place)
         axes.set_yticks(range(len(self.effects)), [effect.label for effect in self.effects])
@@ -103,7 +105,7 @@ Picture = Sequence[Panel | Forest]
 DARK = "@media (prefers-color-scheme: dark) {svg {filter: invert(0.92) hue-rotate(180deg)}}"
 FOREST = """\
 Adan against the best baseline, with 95% intervals; right of 0, Adan is better
-green: better, orange: worse, grey: not significant; at an arrow, the interval goes on"""
+green: better, orange: worse (open circle: not confirmed), grey: not significant; at an arrow, the interval goes on"""
 FEW = 6  # points on a logarithmic axis that have a tick each, lines whose legend has room among them
 
 

@@ -106,7 +106,7 @@ def _groups(runs: list[RawRun], batch_size: int) -> list[RawGroup]:
 
 
 class RawRow(NamedTuple):
-    """A row of the page. whole: Adan with all steps where `adan` has half of them."""
+    """A row of the page. whole: Adan with all steps where `adan` has half of them; also: Adan in other searches."""
 
     kind: str
     label: str
@@ -114,30 +114,50 @@ class RawRow(NamedTuple):
     whole: RawGroup
     best: RawGroup
     others: list[RawGroup]
+    also: list[tuple[RawGroup, RawGroup]]
 
 
 @cache
 def compared() -> list[RawRow]:
     """The rows of the overview, of recipes and of half the steps."""
-    stored, found = runs_by_study(), []
+    found = []
     for kind, row in [(of, row) for of in ("rows", "recipes", "halves") for row in PAGE[of]]:
-        studies = [_groups(stored[name], row.get("batch_size", 0)) for name in row["studies"].split()]
-        whole, *others = [group for groups in studies for group in groups]
-        adan = _groups(stored[row["half"].split()[0]], 0)[0] if "half" in row else whole
+        adan, whole, others = _row(row)
         sign = 1 if adan.first.higher_is_better else -1
         best = max(others, key=lambda group: (not group.diverged, sign * statistics.fmean(group.values)))
-        found.append(RawRow(kind, row["label"], adan, whole, best, others))
+        also = []
+        for again in row.get("also", []):
+            if all(map(_enough, " ".join(again.values()).split())):
+                ours, _, theirs = _row(again)
+                also += [(ours, group) for group in theirs if group.first.optimizer == best.first.optimizer]
+        found.append(RawRow(kind, row["label"], adan, whole, best, others, also))
     return found
 
 
+def _enough(study: str) -> bool:
+    return bool(_groups(runs_by_study().get(study, []), 0))
+
+
+def _row(row: Any) -> tuple[RawGroup, RawGroup, list[RawGroup]]:
+    """Adan, Adan with all steps and the baselines."""
+    stored = runs_by_study()
+    studies = [_groups(stored[name], row.get("batch_size", 0)) for name in row["studies"].split()]
+    whole, *others = [group for groups in studies for group in groups]
+    return _groups(stored[row["half"].split()[0]], 0)[0] if "half" in row else whole, whole, others
+
+
 def rows() -> Iterator[list[str]]:
-    """For each row: its label, Adan's results, the best baseline's and the difference, as text."""
+    """For each row: its label, Adan's results, the best baseline's, the difference and the searches, as text."""
     for row, left in zip(compared(), lefts(), strict=False):
         low, high = _welch(row.adan, row.best).confidence_interval(1 - 0.05 / (left * len(row.others)))
         gap = statistics.fmean(row.adan.values) - statistics.fmean(row.best.values)
         ours = [row.adan, row.whole] if row.kind == "halves" else [row.adan]
         best = f"{PAGE['names'][row.best.first.optimizer]} {row.best.text()}"
-        yield [row.label, *(group.text() for group in ours), best, _said(row.adan, row.best, gap, low, high)]
+        said = _said(row.adan, row.best, gap, low, high)
+        ends = [_welch(*pair).confidence_interval(0.95) for pair in row.also]
+        same = sum(min(np.sign(gap) * end for end in (low, high)) > 0 for low, high in ends)
+        searches = f"{1 + same} of {1 + len(ends)}" if ":" in said else f"{1 + len(ends)}"
+        yield [row.label, *(group.text() for group in ours), best, said, *([] if row.kind == "recipes" else [searches])]
 
 
 def lefts() -> list[int]:
@@ -369,9 +389,10 @@ def _pooled(y: Any, v: Any) -> list[str]:
 def differences() -> list[str]:
     """What the page says otherwise."""
     text = "".join((ROOT / "docs" / f"results{page}.md").read_text(encoding="utf-8") for page in ("", "-details"))
-    kinds = ("compared:rows", "noisy", "compared:recipes", "compared:halves")
-    shown = [line for kind in kinds for line in _tables(text, kind)]
-    shown = [[line[0].split(": ")[0], *line[1:-3], line[-3].split(" (of ")[0], line[-2]] for line in shown]
+    searched = [[*line[:-2], line[-1]] for kind in ("compared:rows", "noisy") for line in _tables(text, kind)]
+    searched += [line[:-1] for line in _tables(text, "compared:recipes")]
+    searched += [[*line[:-2], line[-1]] for line in _tables(text, "compared:halves")]
+    shown = [[cell.split(" (of ")[0] for cell in (line[0].split(": ")[0], *line[1:])] for line in searched]
     chapters = dict.fromkeys(row["chapter"] for row in PAGE["field"])
     of_field = [line for name in chapters for line in _tables(text, f"field:{name}")]
     shown += [line[:-1] for line in of_field if line[1] != "no seed finished"]

@@ -58,14 +58,15 @@ class Unit:
         """A difference with its interval and verdict."""
         return f"{self.gap(lead)}: {lead.word}"
 
-    def marked(self, lead: Verdict) -> str:
-        """A difference with its interval, bold and with its verdict where it is significant."""
-        return self.gap(lead) if lead.word == UNCLEAR else f"**{self.said(lead)}**"
+    def finding(self, lead: Verdict) -> str:
+        """A difference with its interval and, where it is significant, its verdict."""
+        return self.gap(lead) if lead.word == UNCLEAR else self.said(lead)
 
 
 UNITS = {key: Unit(**unit) for key, unit in DATA["units"].items()}  # by workload where it decides, else by metric
 AXES: dict[str, tuple[str, float, int]] = DATA["axes"]  # label, end and digits of each forest's axis
 UNCLEAR = "not significant"
+CLAIMED = 5  # seeds that a claim needs
 SHADES = {"better": COLORS[3][0], "worse": COLORS[0][0], UNCLEAR: "#888888"}
 
 
@@ -84,12 +85,16 @@ def together(names: str, stored: Stored, batch_size: int = 0) -> list[SeedGroup]
 
 @dataclass(frozen=True)
 class Contest:
-    """Adan and its baselines; left: the rows to correct for, as Holm counts them."""
+    """Adan and its baselines; left: the rows to correct for, as Holm counts them.
+
+    also: Adan and the best baseline in other searches.
+    """
 
     label: str
     adan: SeedGroup
     others: Sequence[SeedGroup]
     left: int = 1
+    also: Sequence[tuple[SeedGroup, SeedGroup]] = ()
 
     @cached_property
     def best(self) -> SeedGroup:
@@ -108,6 +113,17 @@ class Contest:
     @property
     def p(self) -> float:
         return len(self.others) * (self.adan.result - self.best.result).p
+
+    @property
+    def agreeing(self) -> int:
+        """How many searches have this row's verdict; the others' is not corrected."""
+        return 1 + [ours.minus(theirs).word for ours, theirs in self.also].count(self.lead.word)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the protocol lets it be claimed: significant, five seeds, several searches that all agree."""
+        seeds = min(self.adan.n, self.best.n)
+        return self.lead.word != UNCLEAR and seeds >= CLAIMED and 1 < self.agreeing == 1 + len(self.also)
 
     @property
     def unit(self) -> Unit:
@@ -130,7 +146,8 @@ class Contest:
         low, high = sorted(round(share * end, 4) for end in (gap.low, gap.high) if end is not None)
         mean = round(share * gap.mean, 4)
         text = f"{mean:+.{AXES[axis][2]}f} vs {NAMES[self.best.optimizer]}".replace("-", "−")
-        return Effect(self.label, mean, low, high, SHADES[self.lead.word], text)
+        is_open = self.lead.word != UNCLEAR and not self.is_confirmed
+        return Effect(self.label, mean, low, high, SHADES[self.lead.word], text, is_open)
 
 
 def rivals_by_workload(stored: Stored) -> dict[str, list[Contestant]]:
@@ -168,7 +185,18 @@ def _compared(stored: Stored) -> tuple[dict[str, list[Contest]], dict[str, dict[
 def _contest(row: Mapping[str, Any], stored: Stored) -> Contest:
     whole, *others = together(row["studies"], stored, row.get("batch_size", 0))
     adan = together(row["half"], stored)[0] if "half" in row else whole
-    return Contest(row["label"], adan, others)
+    contest = Contest(row["label"], adan, others)
+    also = [pair for other in row.get("also", ()) for pair in _again(other, contest.best.optimizer, stored)]
+    return replace(contest, also=also)
+
+
+def _again(row: Mapping[str, str], baseline: str, stored: Stored) -> Iterable[tuple[SeedGroup, SeedGroup]]:
+    """Adan and a baseline in another search, if both are stored with enough seeds."""
+    ours, groups = (
+        together(names, stored) if stored.keys() >= {*names.split()} else []
+        for names in (row.get("half", row["studies"]), row["studies"])
+    )
+    return zip(ours[:1], [group for group in groups if group.optimizer == baseline], strict=False)
 
 
 def adamw_of(own: Sequence[Contestant]) -> Contestant:
@@ -188,10 +216,15 @@ def compared(kind: str, stored: Stored, *, noisy: bool = False) -> str:
         best = f"{NAMES[r.best.optimizer]} {r.unit.spread(r.best.final())}"
         best += f" (of {len(r.others)})" if len(r.others) > 1 else ""
         n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
-        results = [*(r.unit.spread(group.final()) for group in ours), best, r.unit.marked(r.lead)]
-        lines.append([f"{r.label}: {r.adan.first.metric}", *results, n])
+        gap = f"**{r.unit.finding(r.lead)}**" if r.is_confirmed else r.unit.finding(r.lead)
+        agreeing = "" if r.lead.word == UNCLEAR else f"{r.agreeing} of "
+        results = [*(r.unit.spread(group.final()) for group in ours), best, gap, n, f"{agreeing}{1 + len(r.also)}"]
+        lines.append([f"{r.label}: {r.adan.first.metric}", *results])
     adan = ["Adan, half the steps", "Adan, all"] if kind == "halves" else ["Adan"]
-    return table(["", *adan, "best baseline", "difference", "seeds"], lines)
+    head = ["", *adan, "best baseline", "difference", "seeds", "searches"]
+    if kind == "recipes":  # published settings: no search
+        head, lines = head[:-1], [line[:-1] for line in lines]
+    return table(head, lines)
 
 
 def by_family(stored: Stored) -> dict[str, dict[str, list[Estimate]]]:

@@ -79,14 +79,17 @@ def test_the_counts_of_the_first_paragraph(rows, studies):
     unclear = [r for r in contests if r.lead.word == "not significant"]
     wide = sum(r.is_wide for r in unclear)
     readme = flat("README.md")
-    assert f"better than the best baseline in {better} of {len(rows)} comparisons, worse in {worse}." in readme
+    assert f"better than the best baseline in {better} of {len(rows)} comparisons, worse in {worse};" in readme
+    where = "better on GPTs and a mixture of experts, worse on an LSTM."  # the next test
+    assert f"other searches confirm [five](docs/results.md#at-the-same-number-of-steps): {where}" in readme
     assert [r.label for r in unclear if r.is_wide] == [label for label in rows if "PPO" in label]
-    assert f"In {len(rows)} comparisons with the best baseline after equal steps, each optimizer tuned" in PAGE
-    assert f"Adan ended **better in {better}** and **worse in {worse}**; {neither} were not significant" in PAGE
-    assert f"and {wide} of those are too noisy to say anything" in PAGE
-    assert "The five noisy rows, PPO's, are [elsewhere]" in PAGE
+    said = f"Adan ended better than the best baseline in {better} of {len(rows)} comparisons and worse in {worse}."
+    assert f"{said} The other {neither} differences were not significant; {wide} of them are too noisy" in PAGE
+    assert "PPO's five noisy rows are [elsewhere]" in PAGE
     assert "even uncorrected, their intervals are wider than ±20% of the baseline's result" in DETAILS
-    assert f"[better](#at-the-same-number-of-steps) in {better} of {len(rows)}, worse in {worse} |" in PAGE
+    confirmed = Counter(r.lead.word for r in contests if r.is_confirmed)
+    counts = f"confirmed: {confirmed['better']} and {confirmed['worse']}"
+    assert f"[better](#at-the-same-number-of-steps) in {better} of {len(rows)}, worse in {worse}; {counts} |" in PAGE
     assert f"{sum(len(r.others) == 1 for r in contests)} of the {len(rows)} rows have one baseline only" in PAGE
 
 
@@ -104,6 +107,48 @@ def test_where_adan_is_better_and_where_worse(rows):
     ppo = [row for label, row in rows.items() if "PPO" in label]
     halves = [row.adan.minus(row.best).difference.half / row.best.final().mean for row in ppo]
     assert f"even uncorrected, intervals of ±{min(halves):.0%} of the reward and more" in PAGE
+
+
+def test_which_differences_are_confirmed(rows, studies):
+    found = [(label, row.lead.word) for label, row in rows.items() if row.is_confirmed]
+    gpts = ("GPT, 25.7 M", "GPT, 10.9 M", "GPT, 0.9 M", "mixture of experts")
+    assert found == [*((label, "better") for label in gpts), ("LSTM, 8 epochs", "worse")]
+    said = "confirm](#at-the-same-number-of-steps) five: **better** on GPTs of three sizes and a mixture of experts"
+    assert f"{said}, **worse** on an LSTM." in PAGE
+    assert {label: (rows[label].agreeing, len(rows[label].also)) for label in ("ConvNeXt", "Deformable DETR")} == {
+        "ConvNeXt": (2, 2),
+        "Deformable DETR": (1, 1),
+    }
+    halves = results.contests(studies, "halves")
+    assert [row.label for row in halves if row.is_confirmed] == ["GPT, 10.9 M, 1,000 of 2,000 steps"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "gaps", "agreeing", "confirmed"),
+    [
+        (5, [-0.2], 2, True),
+        (4, [-0.2], 2, False),
+        (5, [], 1, False),
+        (5, [-0.2, 0.2], 2, False),
+        (5, [0.0], 1, False),
+    ],
+)
+def test_what_confirms_a_difference(rows, seeds, gaps, agreeing, confirmed):
+    """Five seeds, and at least one other search, all of which find the same."""
+    row = rows["GPT, 10.9 M"]
+
+    def groups(gap, n):
+        made = [
+            replace(run, result={**run.result, "final": {"loss": end + 0.001 * run.config.seed}})
+            for end in (1 + gap, 1)
+            for run in row.adan.runs[:n]
+        ]
+        theirs = [replace(run, config=replace(run.config, optimizer="adamw")) for run in made[n:]]
+        return SeedGroup(tuple(made[:n])), SeedGroup(tuple(theirs))
+
+    ours, theirs = groups(-0.1, seeds)
+    found = results.Contest("", ours, [theirs], also=[groups(gap, 3) for gap in gaps])
+    assert (found.lead.word, found.agreeing, found.is_confirmed) == ("better", agreeing, confirmed)
 
 
 def test_published_recipes_stand_apart(studies):
@@ -139,7 +184,8 @@ def test_how_robust_the_verdicts_are(rows, studies):
     """With the first search where there were several."""
     first = []
     for row, contest in zip(results.DATA["rows"], rows.values(), strict=True):
-        adan, *others = results.together(row.get("first_search", ""), studies) or [contest.adan, *contest.others]
+        earlier = [other["studies"] for other in row.get("also", ()) if not other["studies"].startswith("field")]
+        adan, *others = results.together(earlier[0], studies) if earlier else [contest.adan, *contest.others]
         first.append(replace(contest, adan=adan, others=others))
     apart = [*results.contests(studies, "recipes"), *results.contests(studies, "halves")]
     lefts = holm([contest.p for contest in [*first, *apart]])[: len(first)]
@@ -163,8 +209,8 @@ def test_adan_s_place_among_todays_optimizers(studies):
     assert ([rival.optimizer for rival in own].index("adan"), len(own)) == (2, 9)
     leads = [-gaps[name].difference.mean for name in ("muon", "soap", "adan")]
     assert min(leads[:2]) > 4 * leads[2]
-    said = "Muon and SOAP were [far ahead](#todays-optimizers), Adan third of nine, none significantly"
-    assert f"tuned equally on one GPT, {said}" in PAGE
+    said = "Muon and SOAP were [far ahead](#todays-optimizers), Adan was third of nine."
+    assert f"tuned alike on one GPT: {said} Corrected for this page, none of this is significant." in PAGE
     assert "Uncorrected, Muon's and SOAP's leads are significant." in PAGE
     adamw, (muon, soap) = results.adamw_of(own), own[:2]
     assert [muon.minus(adamw).word, soap.minus(adamw).word] == ["better"] * 2
@@ -183,13 +229,13 @@ def test_how_far_apart_two_searches_end(studies):
     twice = {rival.optimizer: [fmean(own) for own in rival.searches] for rival in rivals}
     apart = {name: f"{abs(ends[0] - ends[1]):.3f}" for name, ends in twice.items() if len(ends) == 2}
     assert [*apart] == ["muon", "adan", "adamw", "ademamix", "schedule-free"]
-    said = "AdEMAMix's ended {ademamix} apart (Muon's {muon}, Adan's {adan}, AdamW's {adamw})".format(**apart)
+    said = "AdEMAMix's two ended {ademamix} apart (Muon's {muon}, Adan's {adan}, AdamW's {adamw})".format(**apart)
     assert said in PAGE
     for row in results.DATA["searches"]:
         named = {g.optimizer: g for name in row["studies"].split() for g in studies[name].groups}
         assert named["adan"].minus(named["adamw"]).word == "better"
         assert "muon" not in named or named["muon"].minus(named["adan"]).word == "better"
-    assert "Adan is always ahead of AdamW and Muon, where searched, far ahead of both." in PAGE
+    assert "but in none was Adan behind AdamW; Muon, where searched, was always far ahead of both" in PAGE
 
 
 def test_what_the_field_rests_on(studies):
@@ -253,7 +299,7 @@ def test_what_is_said_of_transformer_xl(studies):
 def test_half_the_steps(studies):
     words = [row.lead.word for row in results.contests(studies, "halves")]
     assert words == ["not significant", "not significant", "worse", "worse", "worse"]
-    assert "With **half the steps** Adan was worse in three tests of five and better in none." in PAGE
+    assert "**With half the steps** Adan was worse in three tests of five and better in none." in PAGE
     assert "worse than the best baseline with all of them on both GPTs and on Transformer-XL" in PAGE
     assert "With half the steps it was worse in three tests of five, better in none." in flat("README.md")
     for short, full in (("vit-50", "vit-100"), ("vit-50-lamb", "vit-100-lamb")):
