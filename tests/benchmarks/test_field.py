@@ -476,5 +476,5 @@ def test_the_costs_of_todays_optimizers(studies):
     clock = field.Clock.of(studies, "GPT, 10.9 M, 2,000 steps", rivals)
     assert max(rivals, key=clock.same_loss).optimizer == "soap"
     assert "In time, SOAP, which decomposes matrices outside the CUDA graph, is last." in PAGE
-    assert "AdEMAMix (ahead in one of two), NAdamW, Lion and Schedule-Free AdamW ended behind." in README
+    assert "AdEMAMix (ahead in one of two), NAdamW, Lion and Schedule-Free ended behind." in README
     assert [rival.optimizer for rival in rivals[-5:]] == ["adamw", "ademamix", "nadamw", "lion", "schedule-free"]
