@@ -211,8 +211,8 @@ def test_adan_s_place_among_todays_optimizers(studies):
     assert min(leads[:2]) > 4 * leads[2]
     said = "Muon and SOAP were [far ahead](#todays-optimizers), Adan was third of nine."
     assert f"tuned alike on one GPT: {said} Corrected for this page, none of this is significant." in PAGE
-    said = "Uncorrected, Muon's and SOAP's leads are significant; [by seeds alone](#at-the-same-number-of-steps), Adan's, too."
-    assert said in PAGE  # the latter: the row of the 10.9 M GPT is confirmed
+    by_seeds = "[by seeds alone](#at-the-same-number-of-steps), Adan's, too."  # the row of the 10.9 M GPT
+    assert f"Uncorrected, Muon's and SOAP's leads are significant; {by_seeds}" in PAGE
     adamw, (muon, soap) = results.adamw_of(own), own[:2]
     assert [muon.minus(adamw).word, soap.minus(adamw).word] == ["better"] * 2
     assert f"not even Muon's (p = {(muon.result - adamw.result).p:.3f} alone)" in flat("docs/protocol.md")
