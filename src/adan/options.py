@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from adan.hyperparameters import require_number
 from adan.lowbit import FORMATS
 from adan.restart import Restart
+from adan.scalars import LEAST_LR
 from adan.sharding import group_name, is_dtensor
 
 Check = Callable[[str, Any], object]  #: of a name, with where it was given, and a value; raises TypeError or ValueError
@@ -31,7 +32,7 @@ def _lr(name: str, value: Any) -> None:
         if value.device.type != "cpu" or torch.compiler.is_compiling():
             return  # reading it would be a synchronization
         value = value.item()
-    if not (isinstance(value, float) and -1e-9 < value < 0):  # LinearLR to 0 ends a rounding error below it
+    if not (isinstance(value, float) and LEAST_LR < value < 0):
         _number(name, value)
 
 
