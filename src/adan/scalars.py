@@ -47,11 +47,13 @@ class Options(NamedTuple):
     ) -> Options:
         lr, (b1, b2, b3) = group["lr"], group["betas"]
         lr = _read(lr) if isinstance(lr, Tensor) else lr + 0.0
-        # A wrong value must come to light here, before anything is written. `Adan` explains the error.
+        # A wrong number must come to light here, before anything is written. `Adan` explains the error. Tensors are not
+        # read: that would be a synchronization.
         if not (0 <= b1 < 1 and 0 <= b2 < 1 and 0 <= b3 < 1):
             raise ValueError(f"betas must be in [0, 1), got {group['betas']!r}")
-        if not (group["eps"] >= 0 and group["weight_decay"] >= 0 and group["max_grad_norm"] >= 0):
-            raise ValueError("eps, weight_decay and max_grad_norm must be at least 0")
+        for name in ("eps", "weight_decay", "max_grad_norm"):
+            if not (isinstance(group[name], Tensor) or group[name] >= 0):
+                raise ValueError(f"{name} must be at least 0, got {group[name]!r}")
         if not (isinstance(lr, Tensor) or LEAST_LR < lr < math.inf):
             raise ValueError(f"lr must be finite and at least 0, got {lr!r}")
         last = None if last_lr is None else _read(last_lr)
