@@ -103,7 +103,7 @@ def run_on_a_pretended_gpu(tensors=(), **options):
     ],
     ids=str,
 )
-def test_a_step_never_synchronises(options, norm_group, skip_nonfinite, monkeypatch):
+def test_a_step_never_synchronizes(options, norm_group, skip_nonfinite, monkeypatch):
     monkeypatch.setattr(sharding, "sum_over", lambda sums, mesh, norm_group=None: sums)
     run_on_a_pretended_gpu(**options, norm_group=norm_group, skip_nonfinite=skip_nonfinite)
 

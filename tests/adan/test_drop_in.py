@@ -199,7 +199,7 @@ def test_resize_state_takes_the_rows_of_every_state(options):
     assert steps_on(opt, new)
 
 
-def test_resize_state_by_bytes_which_takes_along_what_wrappers_keep():
+def test_resize_state_by_bytes_resizes_entries_of_wrappers_too():
     """Bytes were taken for a mask, as PyTorch takes a uint8 index: the rows were wrong, and nothing said so."""
     p, opt = points()
     opt.state[p]["slow_buffer"] = p.detach() + 1
