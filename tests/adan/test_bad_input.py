@@ -75,6 +75,7 @@ BAD_PARAMETERS = [
     ([TWO, "w"], TypeError, "parameter 1 must be a tensor, got str"),
     ([("a", TWO, 3)], TypeError, r"parameter 0 must be a tensor or a pair \(name, tensor\)"),
     ([torch.zeros(2, dtype=torch.long)], TypeError, r"parameter 0 of shape \(2,\) is torch.int64"),
+    ([{"params": {TWO}}], TypeError, "parameter group 0: params is a set"),
     ([{"lr": 0.1}], TypeError, r"key 'params', got the keys \['lr'\]"),
     ([{"params": [TWO], "lr": -1.0}], ValueError, "parameter group 0: lr"),
     ([{"params": [TWO], "skip_nonfinite": True}], ValueError, "applies to all groups"),

@@ -247,6 +247,15 @@ def test_resize_state_refuses(arguments, message):
     assert all(torch.equal(x, before[name]) for name, x in opt.state[p].items())
 
 
+def test_resize_state_of_a_scalar_or_while_gradients_are_released_is_an_error():
+    scalar, layer = torch.nn.Parameter(torch.ones(())), torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"must have rows on this process, got a Parameter of shape \(\)"):
+        adan.resize_state(Adan([scalar]), scalar, torch.tensor([0]))
+    opt = Adan(layer.parameters())
+    with adan.release_gradients(layer, opt), pytest.raises(ValueError, match=r"remove\(\) the release first"):
+        adan.resize_state(opt, layer.weight, torch.tensor([0]))
+
+
 def test_schedule_free_wrapper_with_stochastic_rounding_and_a_checkpoint():
     schedulefree = pytest.importorskip("schedulefree")
 
