@@ -58,7 +58,8 @@ class Options(NamedTuple):
             raise ValueError(f"lr must be finite and at least 0, got {lr!r}")
         last = None if last_lr is None else _read(last_lr)
         cycle = _read(cycle) if isinstance(cycle, Tensor) else cycle
-        return cls(lr, last_lr=last, share=share, cycle=cycle, **{name: group[name] for name in _FROM_GROUP})
+        values: list[Any] = [lr, *[group[name] for name in _FROM_GROUP], last, share, cycle]
+        return cls(*values)
 
     def to(self, device: torch.device) -> Options:
         """A copy with its tensors on a device; 0-dim tensors on the CPU mix with any device and stay."""
@@ -67,7 +68,8 @@ class Options(NamedTuple):
         return replaced(self, **{name: x.to(device, non_blocking=device.type != "cpu") for name, x in tensors.items()})
 
 
-_FROM_GROUP = [name for name in Options._fields if name not in ("lr", "last_lr", "share", "cycle")]
+#: Between `lr` and what is no option.
+_FROM_GROUP = Options._fields[1:-3]
 
 
 def _read(lr: Tensor) -> Number:
