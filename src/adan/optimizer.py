@@ -443,6 +443,9 @@ def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
         opt._cycle.fit(opt.param_groups)
     for i, (group, mine) in enumerate(zip(saved["param_groups"], opt.param_groups, strict=True)):
         group.update({name: _of_python(value) for name, value in group.items()})
+        for name in ("eps", "weight_decay", "max_grad_norm"):
+            if isinstance(group.get(name), Tensor):  # as a schedule may compute it; only `lr` may be loaded as one
+                group[name] = group[name].item()
         for key, param in zip(group["params"], mine["params"], strict=True):
             if key in saved["state"]:
                 saved["state"][key] = checkpoints.portable(saved["state"][key], param)

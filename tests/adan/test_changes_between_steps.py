@@ -180,6 +180,8 @@ def test_an_option_becomes_a_tensor(engine, name, value):
         step(opt, p, 3.0)
         results.append((p, q))
     torch.testing.assert_close(*results)
+    opt.load_state_dict(opt.state_dict())
+    assert opt.param_groups[0][name] == value
 
 
 def test_a_negative_view_is_a_gradient_like_any_other(engine):
