@@ -182,8 +182,9 @@ class Adan(Optimizer):
         try:
             run(*args)
         except Exception:
-            for i, group in enumerate(self.param_groups):
-                check(group, f"Adan, parameter group {i}")
+            for i, group in enumerate(self.param_groups):  # a step takes numbers as tensors, too
+                values = {name: x for name, x in group.items() if name == "lr" or not isinstance(x, Tensor)}
+                check(values, f"Adan, parameter group {i}")
             raise
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
