@@ -423,6 +423,7 @@ class Adan(Optimizer):
             new_states, cycles, self._restarted[0] = loaded
             self.state.update(new_states)
             if self._cycle is not None:
+                self._cycle.fit(self.param_groups)
                 self._cycle.load(cycles, [group["lr"] for group in self.param_groups])
             # Without states nothing has started, but for a process of ZeRO that has no parameter: it must agree with
             # the others.
