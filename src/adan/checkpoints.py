@@ -107,8 +107,8 @@ def load(
     new_states: dict[Tensor, dict[str, Tensor]] = {}
     foreign = dict(state_dict["state"])
     for g, (saved, group) in enumerate(zip(saved_groups, groups, strict=True)):
-        found = [foreign[key] for key in saved["params"] if isinstance(foreign.get(key), Mapping)]
-        merged = _merged(saved, group, found, f"this state dict, group {g}")
+        entries = [foreign[key] for key in saved["params"] if isinstance(foreign.get(key), Mapping)]
+        merged = _merged(saved, group, entries, f"this state dict, group {g}")
         new_groups.append(merged)
         for i, (key, param) in enumerate(zip(saved["params"], group["params"], strict=True)):
             state = foreign.pop(key, None)
@@ -128,7 +128,7 @@ def load(
                     placed[name] = value.detach().to(value.device if name in NUMBERS else param.device, copy=True)
                 states.fit(placed, merged, param, counter_device(merged, param))
                 if ours["step"].device.type != "meta" and ours["step"] == 0:
-                    states.forget(placed)  # an automatic restart resets the count alone, and leaves what it made void
+                    states.forget(placed)  # an automatic restart resets the count alone: what else is there is void
                 new_states.setdefault(param, {}).update(placed)
     cycles = [group.get("restart_state") for group in saved_groups]
     for x in cycles:
@@ -165,8 +165,8 @@ def _checked_groups(state_dict: Mapping[str, Any], groups: list[dict[str, Any]])
     return saved  # type: ignore[no-any-return]
 
 
-def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], where: str) -> dict[str, Any]:
-    """A saved group as it is loaded, with unsaved options from `group`. `found`: the states of its parameters."""
+def _merged(saved: dict[str, Any], group: dict[str, Any], entries: list[Any], where: str) -> dict[str, Any]:
+    """A saved group as it is loaded, with unsaved options from `group`. `entries`: the states of its parameters."""
     if "betas" not in saved:
         raise ValueError(f"{where} has no betas ({', '.join(saved)}): it is not a group of Adan")
     if isinstance(saved["betas"], (tuple, list)) and len(saved["betas"]) == 2:
@@ -174,7 +174,7 @@ def _merged(saved: dict[str, Any], group: dict[str, Any], found: list[Any], wher
     merged = {key: value for key, value in group.items() if key not in ("params", "param_names")}
     unsaved = {"restart_state", "manual_restarts", "param_names"}  # which are no options
     unsaved.update(name for name, option in OPTIONS.items() if not option.saved)
-    if any("neg_pre_grad" in state for state in found):
+    if any("neg_pre_grad" in entry for entry in entries):
         unsaved.add("step")  # of the authors' release: here every parameter has its own
     merged.update((key, value) for key, value in saved.items() if key not in unsaved)
     if "param_names" in saved and "param_names" not in group:

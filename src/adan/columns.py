@@ -76,18 +76,18 @@ LEAST_ADDRESS = 4096
 def addresses(name: str, tensors: list[Any]) -> list[int]:
     """Addresses of a column's tensors: 0 for None, and a dummy for a tensor without elements."""
     try:
-        found = list(map(Tensor.data_ptr, tensors))
+        pointers = list(map(Tensor.data_ptr, tensors))
     except TypeError:  # one is missing
-        found = [0 if x is None else x.data_ptr() for x in tensors]
-    if min(found, default=LEAST_ADDRESS) >= LEAST_ADDRESS:
-        return found
+        pointers = [0 if x is None else x.data_ptr() for x in tensors]
+    if min(pointers, default=LEAST_ADDRESS) >= LEAST_ADDRESS:
+        return pointers
     for i, x in enumerate(tensors):
-        if x is not None and found[i] < LEAST_ADDRESS:
+        if x is not None and pointers[i] < LEAST_ADDRESS:
             if x.numel():
                 shape = tuple(x.shape)
                 raise RuntimeError(f"a {name} of shape {shape} has no memory: its storage was freed; allocate it again")
-            found[i] = LEAST_ADDRESS
-    return found
+            pointers[i] = LEAST_ADDRESS
+    return pointers
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -32,8 +32,9 @@ _SHAPING = [name for name, option in OPTIONS.items() if option.shapes_plan]
 
 
 class Guard:
-    """A memory of what the rows of a plan, places among all parameters, were made from: options, states, memory, types
-    and layouts of gradients. Where there is no gradient yet, one like its parameter is expected.
+    """A record of what a plan was made from: options, states, addresses, types and layouts of gradients.
+
+    `rows` are positions among all parameters. A gradient that is missing is expected to be laid out as its parameter.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Guard:
         self._mixed = not all(isinstance(x, Tensor) for entry in entries for x in entry.values())
         held = params + self._tensors(entries)
         self._dead: list[Any] = []  #: weak references to states that were freed since
-        # Not to parameters: `torch.utils.swap_tensors`, by which `model.to` converts DTensors, refuses such tensors.
+        # Not to parameters: `torch.utils.swap_tensors`, by which `model.to` converts DTensors, rejects such tensors.
         self._refs = [weakref.ref(x, self._dead.append) for x in held[len(params) :]]
         self._ids = array("q", map(id, held))
         self._addresses = array("q", map(Tensor.data_ptr, map(sharding.local, held)))

@@ -182,8 +182,9 @@ class Adan(Optimizer):
         try:
             run(*args)
         except Exception:
-            for i, group in enumerate(self.param_groups):
-                check(group, f"Adan, parameter group {i}")
+            for i, group in enumerate(self.param_groups):  # a step takes numbers as tensors, too
+                values = {name: x for name, x in group.items() if name == "lr" or not isinstance(x, Tensor)}
+                check(values, f"Adan, parameter group {i}")
             raise
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
@@ -422,6 +423,7 @@ class Adan(Optimizer):
             new_states, cycles, self._restarted[0] = loaded
             self.state.update(new_states)
             if self._cycle is not None:
+                self._cycle.fit(self.param_groups)
                 self._cycle.load(cycles, [group["lr"] for group in self.param_groups])
             # Without states nothing has started, but for a process of ZeRO that has no parameter: it must agree with
             # the others.
@@ -443,6 +445,9 @@ def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
         opt._cycle.fit(opt.param_groups)
     for i, (group, mine) in enumerate(zip(saved["param_groups"], opt.param_groups, strict=True)):
         group.update({name: _of_python(value) for name, value in group.items()})
+        for name in ("eps", "weight_decay", "max_grad_norm"):
+            if isinstance(group.get(name), Tensor):  # as a schedule may compute it; only `lr` may be loaded as one
+                group[name] = group[name].item()
         for key, param in zip(group["params"], mine["params"], strict=True):
             if key in saved["state"]:
                 saved["state"][key] = checkpoints.portable(saved["state"][key], param)

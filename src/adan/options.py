@@ -16,9 +16,10 @@ from torch.nn.parameter import is_lazy
 from adan.hyperparameters import require_number
 from adan.lowbit import FORMATS
 from adan.restart import Restart
+from adan.scalars import LEAST_LR
 from adan.sharding import group_name, is_dtensor
 
-Check = Callable[[str, Any], object]  #: of a name, with where it was given, and a value; raises TypeError or ValueError
+Check = Callable[[str, Any], object]  #: takes the place and name of an option, and its value; raises if it is wrong
 
 _number: Check = partial(require_number, positive=False)
 
@@ -31,7 +32,7 @@ def _lr(name: str, value: Any) -> None:
         if value.device.type != "cpu" or torch.compiler.is_compiling():
             return  # reading it would be a synchronization
         value = value.item()
-    if not (isinstance(value, float) and -1e-9 < value < 0):  # LinearLR to 0 ends a rounding error below it
+    if not (isinstance(value, float) and LEAST_LR < value < 0):
         _number(name, value)
 
 
@@ -166,7 +167,7 @@ def listed(params: Any) -> Any:
 def check_group(new: Any, defaults: Mapping[str, Any], where: str, others: Sequence[Mapping[str, Any]]) -> None:
     """Check a parameter group that is being added, list its parameters, and decide whether its states are coupled.
 
-    torch does not mix parameters with and without names: new ones get some, or lose theirs, as the `others` have it.
+    torch does not mix named and unnamed parameters: new ones gain or lose names to match the `others`.
     """
     if not isinstance(new, dict) or "params" not in new:
         got = f"the keys {list(new)}" if isinstance(new, dict) else type(new).__name__
@@ -225,7 +226,7 @@ def counted(n: int) -> str:
 
 
 def describe(group: Mapping[str, Any], index: int, group_index: int) -> str:
-    """A parameter's name where it was given, else its position."""
+    """A parameter's name if it has one, else its position."""
     shape = tuple(group["params"][index].shape)
     if "param_names" in group:
         return f"{group['param_names'][index]!r} of shape {shape}"

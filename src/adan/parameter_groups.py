@@ -178,11 +178,11 @@ def _layers_below_the_last(model: nn.Module) -> dict[Parameter, int]:
     if len(layers) < 2:
         raise ValueError("layer_decay: the model has no nn.ModuleList or nn.Sequential of layers; give lr by rules")
     inside = {p: len(layers) - i for i, layer in enumerate(layers) for p in layer.parameters()}
-    found: dict[Parameter, int] = {}
+    depths: dict[Parameter, int] = {}
     for p in model.parameters():
-        before = inside.keys().isdisjoint(found)
-        found[p] = inside.get(p, len(layers) + 1 if before else 0)
-    return found
+        before = inside.keys().isdisjoint(depths)
+        depths[p] = inside.get(p, len(layers) + 1 if before else 0)
+    return depths
 
 
 def _is_exempt(name: str, patterns: tuple[str, ...], listed: list[str]) -> bool:

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from adan import sharding
 from adan.columns import NAMES, Columns
-from adan.engines import Engine, Memo, quantized
+from adan.engines import DeviceEngine, Engine, Memo, quantized
 from adan.engines.cpu import Cpu
 from adan.engines.cuda import Cuda
 from adan.engines.foreach import Foreach
@@ -28,8 +28,8 @@ from adan.scalars import Options, Signals, host_readable, is_plain, replaced
 
 LOOP, FOREACH = Loop(), Foreach()
 
-#: The engines. Those with a `device_type` are tried in this order where no option names another.
-ENGINES: list[Engine] = [Cuda(), Cpu(), FOREACH, LOOP]
+#: Tried in this order for tensors of their device, where no option rules them out.
+ENGINES: list[DeviceEngine] = [Cuda(), Cpu()]
 
 
 def wants_loop(group: Mapping[str, Any]) -> bool:

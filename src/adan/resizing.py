@@ -36,7 +36,7 @@ def resize_state(optimizer: Optimizer, param: Tensor, index: Tensor, value: Tens
     if not places:
         raise ValueError(f"resize_state: param of shape {tuple(param.shape)} is not one of the optimizer's")
     if param.dim() == 0 or sharding.is_dtensor(param):
-        got = f"{type(param).__name__} {param.shape}"
+        got = f"a {type(param).__name__} of shape {tuple(param.shape)}"
         raise ValueError(f"resize_state: param must have rows on this process, got {got}")
     if getattr(optimizer, "_releases", None):
         raise ValueError("resize_state: gradients of this optimizer are released; remove() the release first")

@@ -21,6 +21,9 @@ _ONE: Number = 1.0
 #: Added to the gradient norm before the division, as `torch.nn.utils.clip_grad_norm_` does.
 CLIP_EPS = 1e-6
 
+#: A learning rate must be above it. `LinearLR` to 0 ends a rounding error below 0.
+LEAST_LR = -1e-9
+
 
 class Options(NamedTuple):
     """The options of a parameter group that enter the arithmetic."""
@@ -42,15 +45,21 @@ class Options(NamedTuple):
     def of(
         cls, group: Mapping[str, Any], last_lr: Tensor | None = None, share: float = 1.0, cycle: Number = 0.0
     ) -> Options:
-        # A wrong value must come to light here, before anything is written. `Adan` explains the error.
-        if not all(0 <= b < 1 for b in group["betas"]):
-            raise ValueError(f"betas must be in [0, 1), got {group['betas']!r}")
-        if not all(group[name] >= 0 for name in ("eps", "weight_decay", "max_grad_norm")):
-            raise ValueError("eps, weight_decay and max_grad_norm must be at least 0")
-        lr, last = group["lr"], None if last_lr is None else _read(last_lr)
+        lr, (b1, b2, b3) = group["lr"], group["betas"]
         lr = _read(lr) if isinstance(lr, Tensor) else lr + 0.0
+        # A wrong number must come to light here, before anything is written. `Adan` explains the error. Tensors are not
+        # read: that would be a synchronization.
+        if not (0 <= b1 < 1 and 0 <= b2 < 1 and 0 <= b3 < 1):
+            raise ValueError(f"betas must be in [0, 1), got {group['betas']!r}")
+        for name in ("eps", "weight_decay", "max_grad_norm"):
+            if not (isinstance(group[name], Tensor) or group[name] >= 0):
+                raise ValueError(f"{name} must be at least 0, got {group[name]!r}")
+        if not (isinstance(lr, Tensor) or LEAST_LR < lr < math.inf):
+            raise ValueError(f"lr must be finite and at least 0, got {lr!r}")
+        last = None if last_lr is None else _read(last_lr)
         cycle = _read(cycle) if isinstance(cycle, Tensor) else cycle
-        return cls(lr, last_lr=last, share=share, cycle=cycle, **{name: group[name] for name in _FROM_GROUP})
+        values: list[Any] = [lr, *[group[name] for name in _FROM_GROUP], last, share, cycle]
+        return cls(*values)
 
     def to(self, device: torch.device) -> Options:
         """A copy with its tensors on a device; 0-dim tensors on the CPU mix with any device and stay."""
@@ -59,7 +68,8 @@ class Options(NamedTuple):
         return replaced(self, **{name: x.to(device, non_blocking=device.type != "cpu") for name, x in tensors.items()})
 
 
-_FROM_GROUP = [name for name in Options._fields if name not in ("lr", "last_lr", "share", "cycle")]
+#: Between `lr` and what is no option.
+_FROM_GROUP = Options._fields[1:-3]
 
 
 def _read(lr: Tensor) -> Number:

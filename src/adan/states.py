@@ -17,8 +17,8 @@ from adan.options import counted
 
 #: What a checkpoint calls quantized states.
 CODES = {name: f"{name}_codes" for name in STATES}
-#: All that Adan keeps for a parameter, under every name. What others keep there, as timm's Lookahead does, is theirs.
-#: `neg_pre_grad` is of the authors' release.
+#: Every name of Adan's own in a parameter's state; entries of wrappers, such as timm's Lookahead, stay as they are.
+#: `neg_pre_grad` is the authors'.
 OURS = {*NAMES, *CODES.values(), "layout", "neg_pre_grad"}
 
 
@@ -29,7 +29,7 @@ class Form(NamedTuple):
     quantized: str | None  #: "8bit" or "4bit"
     coupled: bool  #: exp_avg is the average of g + b2·d, and there is no exp_avg_diff: exact for one b1 = b2
     kahan: bool
-    averaging: float | None  #: factor of v in the 4-bit format; a state keeps the one that it was made with
+    averaging: float | None  #: factor of v in the 4-bit format, which a state keeps when betas change
 
     @classmethod
     def of(cls, group: Mapping[str, Any], param: Tensor) -> Form:
@@ -90,7 +90,7 @@ def blocks(param: Tensor) -> int:
 
 
 def forget(state: dict[str, Tensor]) -> None:
-    """Reset a state to that before the first gradient; the rounding error of weights stays."""
+    """Reset a state to what it was before the first gradient, but keep the rounding error of weights."""
     for name in ("step", *STATES, *CODES.values(), "exponents"):
         if name in state:
             state[name].zero_()
@@ -106,7 +106,7 @@ def check_grad(param: Tensor) -> None:
 
 
 def check_coupled(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> None:
-    """Reject betas for which one average cannot serve for two."""
+    """Reject betas for which a state cannot be coupled."""
     b1, b2, _ = group["betas"]
     beta = group["coupled"]
     is_one = "step" in state and "exp_avg_diff" not in state
@@ -171,7 +171,7 @@ def convert(state: Mapping[str, Tensor], param: Tensor, form: Form, group: Mappi
 
 
 def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The averages and the previous gradient, of this process's shards, as plain numbers in whatever form they are."""
+    """The averages and the previous gradient of this process's shards, dequantized."""
     return lowbit.read(_local(state))
 
 

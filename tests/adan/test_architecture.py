@@ -203,7 +203,8 @@ def test_one_plan_serves_any_pattern_of_gradients(engine):
     for options in (engine, {"foreach": False, "fused": False}):
         torch.manual_seed(0)
         params = [torch.randn(n, requires_grad=True) for n in (70, 3, 0, 40, 5)]
-        opt = Adan(params, lr=0.1, betas=(0.9, 0.8, 0.95), max_grad_norm=1.0, **options)
+        groups = [{"params": params[:3]}, {"params": params[3:], "foreach": False, "fused": False}]
+        opt = Adan(groups, lr=0.1, betas=(0.9, 0.8, 0.95), max_grad_norm=1.0, **options)
         plans = set()
         for k in range(20):
             for i, p in enumerate(params):

@@ -75,6 +75,7 @@ BAD_PARAMETERS = [
     ([TWO, "w"], TypeError, "parameter 1 must be a tensor, got str"),
     ([("a", TWO, 3)], TypeError, r"parameter 0 must be a tensor or a pair \(name, tensor\)"),
     ([torch.zeros(2, dtype=torch.long)], TypeError, r"parameter 0 of shape \(2,\) is torch.int64"),
+    ([{"params": {TWO}}], TypeError, "parameter group 0: params is a set"),
     ([{"lr": 0.1}], TypeError, r"key 'params', got the keys \['lr'\]"),
     ([{"params": [TWO], "lr": -1.0}], ValueError, "parameter group 0: lr"),
     ([{"params": [TWO], "skip_nonfinite": True}], ValueError, "applies to all groups"),
@@ -135,6 +136,8 @@ def test_a_sparse_gradient_is_refused_by_name_and_nothing_moves(engine):
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(RuntimeError, match=r"'words.weight' of shape \(5, 3\).*sparse_coo.*sparse=False"):
         Adan(model.named_parameters(), **engine).step()
+    opt = Adan(model.parameters(), **engine)
+    opt.param_groups[0]["eps"] = torch.tensor(1e-8)  # is not what is wrong
     with pytest.raises(RuntimeError, match=r"parameter 2 of group 0, of shape \(5, 3\)"):
-        Adan(model.parameters(), **engine).step()
+        opt.step()
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

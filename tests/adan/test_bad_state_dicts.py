@@ -123,6 +123,7 @@ BAD = {
     "another group": (lambda saved: saved["param_groups"].append({"params": [9]}), "groups of", {}),
     "a parameter less": (lambda saved: saved["param_groups"][0]["params"].pop(), "same groups", {}),
     "a negative rate": (set_group(lr=-1.0), "lr must be finite", {}),
+    "a rate in words": (set_group(lr="fast"), "lr must be a number", {}),
     "betas apart for one average": (set_group(betas=(0.9, 0.8, 0.95)), r"coupled=0\.9 needs equal", COUPLED),
     "nothing": (dict.clear, "not an optimizer's state dict", {}),
     "SGD's": (of(torch.optim.SGD), "betas|Adan", {}),

@@ -138,6 +138,24 @@ def test_a_state_is_replaced_or_of_another_type(engine):
     torch.testing.assert_close(opt.state[p]["exp_avg"], 0.1 * p.grad)
 
 
+def test_a_state_that_does_not_fit_is_an_error_once_there_is_a_gradient(engine):
+    """As of a frozen layer that was given another size."""
+    p, q = (torch.ones(3, requires_grad=True) for _ in range(2))
+    opt = Adan([p, q], lr=0.1, **engine)
+    q.grad = torch.ones(3)
+    step(opt, p, 1.0)
+    grad, q.grad, q.data = q.grad, None, torch.ones(5)
+    step(opt, p, 1.0)
+    q.grad = torch.ones(5)
+    with pytest.raises(RuntimeError, match=r"its exp_avg has shape \(3,\)"):
+        opt.step()
+    q.grad, q.data = None, torch.ones(3)
+    q.grad, q.data = grad, torch.ones(5)
+    with pytest.raises(RuntimeError, match=r"its gradient has shape \(3,\): call zero_grad"):
+        opt.step()
+    assert opt.state[p]["step"] == 2
+
+
 def test_a_tensor_lr_becomes_a_number(engine):
     p = torch.ones(4, requires_grad=True)
     opt = Adan([p], lr=torch.tensor(0.1), **engine)
@@ -162,6 +180,8 @@ def test_an_option_becomes_a_tensor(engine, name, value):
         step(opt, p, 3.0)
         results.append((p, q))
     torch.testing.assert_close(*results)
+    opt.load_state_dict(opt.state_dict())
+    assert opt.param_groups[0][name] == value
 
 
 def test_a_negative_view_is_a_gradient_like_any_other(engine):

@@ -75,11 +75,12 @@ def test_nothing_that_an_older_torch_cannot_trace():
     assert not [kind for kind in kinds for value in vars(kind).values() if isinstance(value, property)]
 
 
-def run_on_a_pretended_gpu(**options):
+def run_on_a_pretended_gpu(tensors=(), **options):
     """Under fake tensors nothing has a value: whatever asks for one on the host raises."""
     with FakeTensorMode():
         params = [torch.empty(shape, device="cuda", requires_grad=True) for shape in SHAPES]
         opt = Adan(params, lr=0.1, weight_decay=0.1, foreach=True, **options)
+        opt.param_groups[0].update({name: torch.empty((), device="cuda") for name in tensors})
         opt.found_inf, opt.grad_scale = torch.empty((), device="cuda"), torch.empty((), device="cuda")
         for _ in range(3):
             for p in params:
@@ -102,7 +103,7 @@ def run_on_a_pretended_gpu(**options):
     ],
     ids=str,
 )
-def test_a_step_never_synchronises(options, norm_group, skip_nonfinite, monkeypatch):
+def test_a_step_never_synchronizes(options, norm_group, skip_nonfinite, monkeypatch):
     monkeypatch.setattr(sharding, "sum_over", lambda sums, mesh, norm_group=None: sums)
     run_on_a_pretended_gpu(**options, norm_group=norm_group, skip_nonfinite=skip_nonfinite)
 
@@ -118,6 +119,10 @@ def test_a_learning_rate_on_one_gpu_is_that_of_parameters_on_two(options):
             p.grad = torch.empty_like(p)
         opt.step()
         assert opt.param_groups[0]["lr"] is lr
+
+
+def test_options_that_are_tensors_are_not_read():
+    run_on_a_pretended_gpu(tensors=("lr", "eps", "weight_decay"), capturable=True)
 
 
 def test_the_pretended_gpu_notices_a_synchronization(monkeypatch):

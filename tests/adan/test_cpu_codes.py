@@ -9,7 +9,7 @@ from support.cpu_engine import (
     problem,
     states,
     train,
-    train_coded,
+    train_rounded,
     without_library,
 )
 
@@ -26,11 +26,11 @@ CASES = [
 @without_library
 @pytest.mark.usefixtures("same_norm", "exact_sqrt")
 @pytest.mark.parametrize(("form", "dtype", "options"), CASES, ids=str)
-def test_coded_states_are_the_same_bits(form, dtype, options, threads):
-    expected = train_coded(dtype, **FORMS[form], **options, foreach=False, fused=False)
+def test_rounded_states_are_the_same_bits(form, dtype, options, threads):
+    expected = train_rounded(dtype, **FORMS[form], **options, foreach=False, fused=False)
     for count in (1, 2):
         threads(count)
-        assert_same_bits(train_coded(dtype, **FORMS[form], **options, fused=True), expected)
+        assert_same_bits(train_rounded(dtype, **FORMS[form], **options, fused=True), expected)
 
 
 @without_library
@@ -55,7 +55,7 @@ def test_what_is_not_finite_stays_in_its_block_and_leaves_with_its_gradient(stat
 
 @without_library
 @pytest.mark.parametrize("form", ["8 bit", "4 bit", "bf16, coupled, Kahan"])
-def test_nothing_outside_a_coded_state_is_touched(form):
+def test_nothing_outside_a_rounded_state_is_touched(form):
     margin = 512
     params = problem(torch.bfloat16, [4096 + 3])
     opt = train(params, fused=True, **FORMS[form])

@@ -15,7 +15,7 @@ from support.cpu_engine import (
     problem,
     states,
     train,
-    train_coded,
+    train_rounded,
     use_library,
     use_mutant,
     without_compiler,
@@ -53,8 +53,8 @@ def test_a_seeded_mistake_is_noticed(right, wrong, row, monkeypatch, tmp_path):
         assert_parity(ROW[row], fused=True)
 
 
-#: The same, where numbers are coded and rounded.
-CODED_MUTATIONS = [
+#: The same where states or weights are rounded.
+ROUNDING_MUTATIONS = [
     ("word << 8 * state |", "word << 4 * state |", "bf16"),
     ("word << (8 + 8 * state)", "word << (9 + 8 * state)", "8 bit"),
     ("word >> (56 - 8 * state - count)", "0", "8 bit"),
@@ -73,25 +73,25 @@ CODED_MUTATIONS = [
 
 @without_compiler
 @pytest.mark.usefixtures("exact_sqrt")
-@pytest.mark.parametrize(("right", "wrong", "form"), CODED_MUTATIONS, ids=lambda text: text[:30])
-def test_a_seeded_mistake_in_coding_is_noticed(right, wrong, form, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("right", "wrong", "form"), ROUNDING_MUTATIONS, ids=lambda text: text[:30])
+def test_a_seeded_mistake_in_rounding_is_noticed(right, wrong, form, monkeypatch, tmp_path):
     use_mutant(right, wrong, monkeypatch, tmp_path)
     with pytest.raises(AssertionError):
-        assert_same_bits(*coded_by_c_and_by_loop(form))
+        assert_same_bits(*rounded_by_c_and_by_loop(form))
 
 
 @without_compiler
 @pytest.mark.usefixtures("exact_sqrt")
 def test_nothing_is_noticed_where_there_is_no_mistake(monkeypatch, tmp_path):
     use_mutant(MUTATIONS[0][0], MUTATIONS[0][0], monkeypatch, tmp_path)
-    for form in {form for *_, form in CODED_MUTATIONS}:
-        assert_same_bits(*coded_by_c_and_by_loop(form))
+    for form in {form for *_, form in ROUNDING_MUTATIONS}:
+        assert_same_bits(*rounded_by_c_and_by_loop(form))
     assert_parity(ROW["fast betas"], fused=True)
 
 
-def coded_by_c_and_by_loop(form):
+def rounded_by_c_and_by_loop(form):
     engines = ({"fused": True}, {"foreach": False, "fused": False})
-    return [train_coded(torch.bfloat16, [5000], **FORMS[form], **engine) for engine in engines]
+    return [train_rounded(torch.bfloat16, [5000], **FORMS[form], **engine) for engine in engines]
 
 
 @without_library

@@ -184,7 +184,7 @@ def test_capture_without_capturable_is_refused():
     ],
     ids=str,
 )
-def test_a_step_never_synchronises(options, engine):
+def test_a_step_never_synchronizes(options, engine):
     params = [torch.randn(n, device="cuda", requires_grad=True) for n in (1000, 7)]
     opt = Adan(params, lr=0.1, **options, **engine)
     for p in params:

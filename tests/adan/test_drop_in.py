@@ -199,7 +199,7 @@ def test_resize_state_takes_the_rows_of_every_state(options):
     assert steps_on(opt, new)
 
 
-def test_resize_state_by_bytes_which_takes_along_what_wrappers_keep():
+def test_resize_state_by_bytes_resizes_entries_of_wrappers_too():
     """Bytes were taken for a mask, as PyTorch takes a uint8 index: the rows were wrong, and nothing said so."""
     p, opt = points()
     opt.state[p]["slow_buffer"] = p.detach() + 1
@@ -245,6 +245,15 @@ def test_resize_state_refuses(arguments, message):
         adan.resize_state(opt, **{"param": p, "index": torch.tensor([0]), **arguments})
     assert opt.param_groups[0]["params"][0] is p
     assert all(torch.equal(x, before[name]) for name, x in opt.state[p].items())
+
+
+def test_resize_state_of_a_scalar_or_while_gradients_are_released_is_an_error():
+    scalar, layer = torch.nn.Parameter(torch.ones(())), torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"must have rows on this process, got a Parameter of shape \(\)"):
+        adan.resize_state(Adan([scalar]), scalar, torch.tensor([0]))
+    opt = Adan(layer.parameters())
+    with adan.release_gradients(layer, opt), pytest.raises(ValueError, match=r"remove\(\) the release first"):
+        adan.resize_state(opt, layer.weight, torch.tensor([0]))
 
 
 def test_schedule_free_wrapper_with_stochastic_rounding_and_a_checkpoint():

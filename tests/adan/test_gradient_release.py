@@ -316,7 +316,7 @@ def test_a_wrapper_that_copies_the_attributes_ends_the_release_and_counts_restar
     assert opt.state_dict()["param_groups"][0]["manual_restarts"] == 1
 
 
-def test_an_error_of_the_first_gradient_is_told_again():
+def test_an_error_of_the_first_gradient_is_raised_again():
     """And not that there was a first one, already used."""
     model = nn.Embedding(3, 2, sparse=True)
     opt = Adan(model.parameters())

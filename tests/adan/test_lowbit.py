@@ -82,8 +82,8 @@ def test_the_largest_of_a_block_has_a_code(code):
     last = 2 ** (code.width - code.signed) - 1
     x = torch.zeros(BLOCK)
     x[0] = 1 - 2**-24
-    for draw in (0, 2**32 - 1):
-        codes, exponents = encode(x, code, torch.full((BLOCK,), draw))
+    for word in (0, 2**32 - 1):
+        codes, exponents = encode(x, code, torch.full((BLOCK,), word))
         assert codes[0] <= last
         assert decode(codes, exponents, code)[0] == pytest.approx(1, rel=2**-code.bits)
     assert codes[0] == last  # and none is wasted
@@ -147,10 +147,10 @@ def test_what_is_not_finite_stays_so():
         torch.testing.assert_close(values[BLOCK:], torch.ones(BLOCK), rtol=0.02, atol=0)
 
 
-def test_draws_of_neighbors_and_parameters_have_nothing_in_common():
+def test_random_bits_of_neighbors_and_parameters_are_uncorrelated():
     x = torch.zeros(4096)
-    streams = [RandomBits.of(lowbit.rng_offset(*at), 1, x).exp_avg & 0xFFFF for at in ((0, 0), (0, 1), (1, 0))]
-    table = torch.stack([*streams, *(streams[0].roll(i) for i in (1, 2, 3, 4))]).double()
+    bits = [RandomBits.of(lowbit.rng_offset(*at), 1, x).exp_avg & 0xFFFF for at in ((0, 0), (0, 1), (1, 0))]
+    table = torch.stack([*bits, *(bits[0].roll(i) for i in (1, 2, 3, 4))]).double()
     off = torch.corrcoef(table) - torch.eye(len(table))
     assert off.abs().max() < 0.08  # five deviations of 1/√4096
     assert ((table.mean(1) / 65535 - 0.5).abs() < 5 * 0.289 / 64).all()
@@ -159,12 +159,12 @@ def test_draws_of_neighbors_and_parameters_have_nothing_in_common():
 @pytest.mark.parametrize("state", [*lowbit.CODES["8bit"], "param"])
 def test_over_steps_an_element_is_rounded_up_as_often_as_it_should_be(state):
     x = torch.zeros(256)
-    bits = 16 if state == "param" else 24
-    draws = torch.stack([getattr(RandomBits.of(7, t, x), state) for t in range(1, 201)]) % 2**bits / 2**bits
+    count = 2 ** (16 if state == "param" else 24)
+    numbers = torch.stack([getattr(RandomBits.of(7, t, x), state) for t in range(1, 201)]) % count / count
     for share in (0.05, 0.3, 0.5, 0.81):
-        # Independent draws would be off by up to four deviations: 28 of 200, 9 of 20.
-        assert ((draws < share).sum(0) - 200 * share).abs().max() <= 4
-        assert ((draws[:20] < share).sum(0) - 20 * share).abs().max() < 2.5
+        # Independent numbers would be off by up to four deviations: 28 of 200, 9 of 20.
+        assert ((numbers < share).sum(0) - 200 * share).abs().max() <= 4
+        assert ((numbers[:20] < share).sum(0) - 20 * share).abs().max() < 2.5
 
 
 # ---- optimizers
@@ -266,15 +266,15 @@ def test_formats_are_converted_when_loaded(source, target):
     other.load_state_dict(opt.state_dict())
     assert other.param_groups[0]["state_format"] == target
     for p in params:
-        given, got = opt.state[p], other.state[p]
-        assert got["exp_avg"].dtype == (lowbit.FORMATS[target] if p.numel() >= 4096 else torch.float32)
+        old, new = opt.state[p], other.state[p]
+        assert new["exp_avg"].dtype == (lowbit.FORMATS[target] if p.numel() >= 4096 else torch.float32)
         for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq", "prev_grad"):
-            a, b = states.plain(given)[name], states.plain(got)[name]
+            a, b = states.plain(old)[name], states.plain(new)[name]
             bound = a.abs().max() * (0.01 if not {"8bit", "4bit"} & {source, target} else 0.04)
             if target == "4bit":
                 bound = a.abs().max() * {"exp_avg": 0.07, "exp_avg_sq": 0.07}.get(name, 0.25)
             if target == "4bit" and name == "exp_avg_diff":  # stored through two others
-                g = states.plain(given)["prev_grad"]
+                g = states.plain(old)["prev_grad"]
                 factor = lowbit.averaging(0.8)
                 bound = 0.25 * (g.abs().max() + (g - factor * a).abs().max()) / factor
             assert (a - b).abs().max() <= bound, name
@@ -282,7 +282,7 @@ def test_formats_are_converted_when_loaded(source, target):
     if (source, target) in (("bf16", "fp32"), ("8bit", "fp32")):  # nothing is lost on the way through the wider format
         back.load_state_dict(other.state_dict())
         for p in params:
-            # A block whose largest element was rounded below a power of two is coded anew, on a finer grid.
+            # A block whose largest element was rounded below a power of two is quantized again, on a finer grid.
             same = [(x == back.state[p][name]).double().mean() for name, x in opt.state[p].items()]
             assert min(same) > (0.95 if source == "8bit" else 0.999999)
 
@@ -366,7 +366,7 @@ def test_restart_forgets_states_but_not_what_weights_have_lost(form):
 
 
 def test_a_traced_step_has_the_same_codes(monkeypatch):
-    """Coefficients, counts and draws as tensors, as in a captured step: the same codes."""
+    """Coefficients, counts and random bits as tensors, as in a captured step."""
     plain, params = train({"state_format": "8bit", "foreach": True, "capturable": True})
     count_as_on_a_device(monkeypatch)
     traced, twins = train({"state_format": "8bit", "foreach": True, "capturable": True})

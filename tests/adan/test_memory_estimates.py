@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from adan import Adan
+from adan import Adan, Restart
 
 OPTIONS = [
     {},
@@ -14,6 +14,7 @@ OPTIONS = [
     {"state_format": "8bit"},
     {"state_format": "4bit"},
     {"skip_nonfinite": True, "betas": (0.9, 0.9, 0.99)},
+    {"restart": Restart.probe()},
 ]
 
 
@@ -25,7 +26,8 @@ def sizes_after_training(options, device="cpu"):
         model(torch.ones(2, 70, device=device)).sum().backward()
         opt.step()
     if device == "meta":
-        opt.load_state_dict(opt.state_dict())
+        saved, opt = opt.state_dict(), Adan(model.parameters(), **options)
+        opt.load_state_dict(saved)
     return [{name: (x.shape, x.dtype) for name, x in state.items()} for state in opt.state.values()]
 
 

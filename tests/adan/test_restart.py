@@ -179,7 +179,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("", ""), *MISTAKES])
-def test_a_wrong_coefficient_of_the_way_is_noticed(right, wrong, monkeypatch):
+def test_a_wrong_coefficient_of_the_displacement_is_noticed(right, wrong, monkeypatch):
     problem = Problem(7, 30, torch.float64)  # decayed, de-biased, eps = 0.2
     if not right:
         problem.assert_agrees("loop", 1e-9)
@@ -252,7 +252,7 @@ def test_a_restarted_optimizer_is_a_new_one(engine, options):
 
 
 @pytest.mark.parametrize("options", FORMATS[1:3], ids=str)
-def test_coded_states_restart_as_in_the_plain_engine(engine, options):
+def test_quantized_states_restart_as_in_the_plain_engine(engine, options):
     rule = Restart(radius=1e-9, min_interval=3)
     curves = []
     for name in ("loop", engine):

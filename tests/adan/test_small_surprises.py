@@ -70,6 +70,8 @@ def test_the_same_names_in_another_order_are_refused():
         ("betas", (0.9, 0.92, 1.0), r"group 1: betas\[2\] must be below 1, got 1.0"),
         ("state_format", "int8", r"group 1: state_format .*'int8'"),
         ("lr", "1e-3", r"group 1: lr .*'1e-3'"),
+        ("lr", -1.0, r"group 1: lr must be finite and at least 0, got -1.0"),
+        ("lr", torch.tensor(float("nan")), r"group 1: lr must be finite and at least 0, got nan"),
         ("eps", "one", r"group 1: eps .*'one'"),
         ("max_grad_norm", None, r"group 1: max_grad_norm .*None"),
     ],
@@ -78,7 +80,7 @@ def test_the_same_names_in_another_order_are_refused():
 def test_an_option_changed_to_a_wrong_value_is_named_by_the_step(engine, second, name, value, message):
     """A user got "not enough values to unpack", and where no fused engine served, after the first group had changed."""
     params = [torch.ones(5_000, requires_grad=True) for _ in range(2)]
-    opt = Adan([{"params": [params[0]]}, {"params": [params[1]], **second}], **engine)
+    opt = Adan([{"params": [params[0]]}, {"params": [params[1]], **second}], weight_decay=1.0, **engine)
     for p in params:
         p.grad = torch.ones_like(p)
     opt.param_groups[1][name] = value

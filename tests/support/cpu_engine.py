@@ -42,8 +42,8 @@ FORMS = {
     "Kahan": {"kahan_sum": True},
 }
 #: Blocks of 32 that are not full, more than one chunk, and at the end, so that norms are added up in the same order as
-#: without parting them, tensors that are too small to be coded.
-CODED_SIZES = [4096 + 3, 5000, (70, 71), (2, 40, 9, 11), 33_001, 7, ()]
+#: without parting them, tensors that are too small to be quantized.
+ROUNDED_SIZES = [4096 + 3, 5000, (70, 71), (2, 40, 9, 11), 33_001, 7, ()]
 
 
 def problem(dtype, sizes, seed=0, relay=lambda x: x):
@@ -87,7 +87,7 @@ def assert_alike(ours, loops):
         torch.testing.assert_close(p, q, rtol=4 * unit if unit < 1e-5 else unit, atol=unit / 4)
 
 
-def train_coded(dtype, sizes=CODED_SIZES, steps=4, **options):
+def train_rounded(dtype, sizes=ROUNDED_SIZES, steps=4, **options):
     """Gradients of many magnitudes: exponents differ, and elements lie far below the largest of their block."""
     params = problem(dtype, sizes, relay=channels_last)
     opt = train(params, steps=steps, grads=lambda k, i, grad: grad * grad.abs() ** 2, **options)

@@ -22,7 +22,7 @@ class Memo:
 
 
 class Engine(Protocol):
-    """One implementation of the update rule. To add one, write it in a file here and add it to `adan.plan.ENGINES`.
+    """One implementation of the update rule.
 
     `update` makes one step of every row of `columns`, all of which are on one device:
 
@@ -40,16 +40,21 @@ class Engine(Protocol):
     """
 
     name: str
-    device_type: str | None  #: where it is tried first; None: it serves every tensor on request
     fused: bool  #: it measures gradients in a pass of its own, knows quantized states, and has tables of its rows
     forgets: bool  #: it reads states as zeros where a count is 0 and `signals.forget` is set
     counts_on_device: bool  #: `step` must be beside the parameter, so that the host never reads it
 
-    def unsupported_reason(self, param: Tensor) -> str | None:
-        """Why this engine cannot serve a parameter; None if it can."""
-
     def update(self, columns: Columns, memo: Memo, signals: Signals) -> Tensor | None:
         """Run one step; see above."""
+
+
+class DeviceEngine(Engine, Protocol):
+    """An engine for tensors of one device. To add one, write it in a file here and add it to `adan.plan.ENGINES`."""
+
+    device_type: str
+
+    def unsupported_reason(self, param: Tensor) -> str | None:
+        """Why this engine cannot serve a parameter; None if it can."""
 
 
 class FusedEngine:
@@ -73,8 +78,4 @@ class FusedEngine:
 class PlainEngine:
     """Base of engines that use PyTorch's own operations: they serve every tensor, and `adan.plan` does the rest."""
 
-    device_type: str | None = None
     fused = forgets = counts_on_device = False
-
-    def unsupported_reason(self, param: Tensor) -> str | None:
-        return None

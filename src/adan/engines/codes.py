@@ -1,4 +1,4 @@
-"""Codes of quantized states in the Triton kernels: `adan.lowbit` once more, a row of a tensor for each block.
+"""Codes of quantized states in the Triton kernels: `adan.lowbit` in Triton, with each block a row of a tensor.
 
 Every function has two forms. The plain one is Triton's own; it serves in the interpreter and where there is no PTX. The
 other is PTX, because the step is bound by instructions rather than memory: 8 codes of 4 bits are one register, 4 of 6
@@ -205,7 +205,7 @@ def spread_nibbles(word):
 
 @triton.jit
 def joined_nibbles(word):
-    """The reverse, of bytes of which only the low nibble is set."""
+    """Inverse of `spread_nibbles`, for bytes of which only the low nibble is set."""
     word = (word | (word >> 4)) & 0x00FF00FF
     return (word | (word >> 8)) & 0xFFFF
 
@@ -224,13 +224,13 @@ def number(size, SHIFT: tl.constexpr, BASE: tl.constexpr, DELTA: tl.constexpr):
 
 @triton.jit
 def signed(sign, x):
-    """A number that is not negative, with a sign that comes in the highest bit of an integer."""
+    """A number that is not negative, with the sign in the highest bit of an integer."""
     return ((sign & -(2**31)) | x.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def eight_numbers(low, high, ASM: tl.constexpr):
-    """The eight codes of one word, given twice, or of two, as numbers along the last dimension."""
+    """The eight codes of one word, passed twice, or of two, as numbers along the last dimension."""
     x0, x1, x2, x3, x4, x5, x6, x7 = tl.inline_asm_elementwise(
         ASM, "=f,=f,=f,=f,=f,=f,=f,=f,r,r", [low, high],
         (tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32), True, 1,
@@ -331,7 +331,7 @@ def four(x, scale, words, ASM: tl.constexpr):
 def eight_codes(x, scale, words, ASM: tl.constexpr):
     """Codes of each eight numbers, as the two words that `_write_eight` makes of them."""
     x0, x1, x2, x3, x4, x5, x6, x7 = apart(x)
-    # By the same way as the numbers, so that all have one layout and nothing has to move.
+    # Split as the numbers are, so that all have one layout and nothing has to move.
     scale, _, _, _, _, _, _, _ = apart(tl.broadcast_to(scale, x.shape))
     w0, w1, w2, w3, w4, w5, w6, w7 = apart(words)
     return tl.inline_asm_elementwise(
@@ -355,7 +355,7 @@ def apart(x):
 
 @triton.jit
 def together(x0, x1, x2, x3, x4, x5, x6, x7):
-    """The reverse: eight tensors of four columns each are one of SHARED, whose columns they take in turns."""
+    """Inverse of `apart`: the columns of eight tensors, four each, in turns as the columns of one."""
     even = tl.join(tl.join(x0, x4), tl.join(x2, x6))
     odd = tl.join(tl.join(x1, x5), tl.join(x3, x7))
     return tl.reshape(tl.join(even, odd), (x0.shape[0], SHARED))

@@ -696,7 +696,7 @@ static void work(struct job *job) {
 }
 
 /* The threads, created when first needed and never stopped. Not OpenMP's: linking it would bring a second OpenMP beside
- * PyTorch's, it has no answer to fork(), and its barriers wait for a thread that has not even been scheduled yet. */
+ * PyTorch's, it does not survive fork(), and its barriers wait for threads that were not scheduled yet. */
 static struct {
     pthread_mutex_t busy; /* held by the caller whose job the threads do */
     pthread_mutex_t lock; /* guards all that follows */
@@ -726,7 +726,7 @@ static void *thread_main(void *index) {
     return NULL;
 }
 
-/* A child of fork() has none of the threads, and perhaps a lock that nobody is left to open. */
+/* A child of fork() has none of the threads, and perhaps a lock that no thread is left to release. */
 static void after_fork(void) {
     pthread_mutex_init(&pool.busy, NULL);
     pthread_mutex_init(&pool.lock, NULL);
@@ -772,7 +772,7 @@ static void run(struct job *job, int threads) {
     pthread_mutex_unlock(&pool.lock);
     work(job);
     pthread_mutex_lock(&pool.lock);
-    pool.job = NULL; /* who has not come yet need not come: we wait only for those at work */
+    pool.job = NULL; /* threads that have not begun need not: wait only for those at work */
     while (pool.working)
         pthread_cond_wait(&pool.done, &pool.lock);
     pthread_mutex_unlock(&pool.lock);

@@ -76,7 +76,7 @@ class Table(NamedTuple):
 
 class Cpu(FusedEngine):
     name = "cpu"
-    device_type: str | None = "cpu"
+    device_type = "cpu"
     forgets = counts_on_device = False
 
     def missing(self) -> str | None:

@@ -106,7 +106,7 @@ class Tables(NamedTuple):
 
 class Cuda(FusedEngine):
     name = "cuda"
-    device_type: str | None = "cuda"
+    device_type = "cuda"
     forgets = counts_on_device = True
 
     tiles = TILES

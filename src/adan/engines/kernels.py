@@ -54,8 +54,8 @@ def step_scalars(
     NORM: tl.constexpr, GRAD_SCALE: tl.constexpr, FOUND_INF: tl.constexpr, CHECK: tl.constexpr, RESTART: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
-    """`adan.scalars.step_scalars` and `displacement_scalars` once more, a lane for each tensor, in the same words; a
-    test compares them. Also advances the counts of gradients, unless the step is skipped.
+    """`adan.scalars.step_scalars` and `displacement_scalars`, one lane per tensor, with the same names; a test compares
+    them. Also advances the counts of gradients, unless the step is skipped.
 
     NORM: 0 no group clips, 1 `norm` holds it, 2 it is the root of the sum of `partials`. CHECK: `partials` also count
     what is not finite.
