@@ -45,7 +45,7 @@ def page(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for arm in arms.values():
             arm.seeds = range(3)
         make([[*arms.values()]], options, out, resume=True)
-    return write_report(read_runs(out)[0], out)
+    return write_report(read_runs(out)[0], out)[0]
 
 
 def test_markdown_and_figures(page: Path) -> None:

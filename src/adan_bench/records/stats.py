@@ -408,7 +408,10 @@ def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSum
     first = optimizers[0].records[0]
     sign = -1 if first.higher_is_better else 1
     order = sorted(optimizers, key=lambda o: (2, 0.0) if o.final is None else (not o.whole, sign * o.final.mean))
-    facts = {**first.workload, "metric": first.metric, "higher_is_better": first.higher_is_better}
+    metric, higher = first.judged_by
+    facts = {**first.workload, "metric": metric, "higher_is_better": higher}
+    if first.config.role == "tune":
+        facts |= {"tune_metric": metric, "tune_higher_is_better": higher}
     # The seconds of a run depend on the machine, and on how many runs and threads shared it.
     parts = [part for o in optimizers for r in o.records for part in r.surroundings]
     one_clock = len({tuple(part.get(key) for key in ("cpu", "gpu", *SHARING)) for part in parts}) <= 1

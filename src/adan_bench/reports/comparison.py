@@ -45,16 +45,18 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[DamagedRecord] = ()) -> Path:
-    """Write report.html, report.md, the figures, summary.json and runs.jsonl into the folder; the path of the page.
+def write_report(
+    records: Sequence[RunRecord], folder: Path, damaged: Sequence[DamagedRecord] = ()
+) -> tuple[Path, list[WorkloadSummary]]:
+    """Write report.html, report.md, the figures, summary.json and runs.jsonl into the folder.
 
-    damaged: records that could not be read, which the report names before all else.
+    The path of the page, and what it says. damaged: records that could not be read, which it names before all else.
     """
     summaries = summarize(records)
     report = render(records, summaries, warn(summaries, damaged), write_figures(summaries, folder))
     write_bytes(folder / "summary.json", (json.dumps(finite(in_numbers(summaries)), indent=1) + "\n").encode())
     write_bytes(folder / ARCHIVE, pack(records).encode())
-    return report.write(folder / "report.html")
+    return report.write(folder / "report.html"), summaries
 
 
 def warn(summaries: Sequence[WorkloadSummary], damaged: Sequence[DamagedRecord] = ()) -> list[str]:
