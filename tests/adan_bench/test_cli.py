@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from support.scripts import renamed
 
+from adan_bench.cli.app import _usage_line
 from adan_bench.cli.common import EXIT_TIME_LIMIT, Invocation, complain
 from adan_bench.config import RunConfig, option
 from adan_bench.errors import listing
@@ -73,6 +74,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["tune", "digits-vit", "--save", "something.txt/a"], ["--save something.txt/a", "something.txt is a file"]),
         (["compare", "digits-vit", "--batch-size", "16", "--batch-sizes", "32,64"], ["--batch-size 16", "32,64"]),
         (["run", "cifar-resnet34", "--scale", "small", "--data", "/nowhere"], ["--data or ADAN_DATA /nowhere: no"]),
+        (["run", "ptb-lstm", "--data", "nowhere"], ["--data or ADAN_DATA", "nowhere: no such folder"]),
         (["run", "cifar-resnet34", "--scale", "small", "--data", "."], ["cifar10/train.parquet", "something.txt"]),
         (["run", "digits-vit", "--script", "nope.py"], ["nope.py"]),
         (["compare", "digits-vit", "--batch-sizes", "a,b"], ["a,b"]),
@@ -134,6 +136,14 @@ def test_what_does_not_exist(
     for name in names:
         assert name in err
     assert [p.name for p in tmp_path.iterdir()] == ["something.txt"]
+
+
+def test_a_command_that_does_not_exist_in_releases_whose_error_knows_the_others() -> None:
+    """As click 8.4's does, which older releases of typer use."""
+    context = SimpleNamespace(command=SimpleNamespace(commands=["list", "run"], params=[]))
+    text = "No such command 'runn'. Did you mean 'run'?"
+    error = SimpleNamespace(ctx=context, possibilities=["run"], command_name="runn", format_message=lambda: text)
+    assert _usage_line(error, Invocation(["runn"])) == f"{text} There are: list, run"
 
 
 @pytest.mark.parametrize("command", [["run", "digits-vit"], ["compare", "digits-vit"], ["theory"]], ids=" ".join)

@@ -96,7 +96,7 @@ def _usage_line(error: Any, call: Invocation) -> str:
     context = getattr(error, "ctx", None)
     if context is None:
         return text
-    if hasattr(error, "possibilities"):  # of an option that does not exist
+    if hasattr(error, "possibilities") and hasattr(error, "option_name"):  # of an option that does not exist
         names = [option for p in context.command.params for option in p.opts if option.startswith("--")]
         see = f"adan-bench {context.info_name} --help"
         return str(unknown("option", error.option_name, names, of=context.info_name, see=see))

@@ -227,9 +227,9 @@ def check_data_folder(data: Path | None) -> None:
 
 
 def check_data(workload: Workload, data: Path | None) -> None:
-    missing = workload.needs
-    if missing:
-        check_data_folder(data)
+    missing, usual = workload.needs, os.environ.get("ADAN_DATA")
+    if missing or (data is not None and (usual is None or data.absolute() != Path(usual).absolute())):
+        check_data_folder(data)  # a folder for all workloads may be absent where one needs none
     if data is not None:
         missing = [name for name in missing if not any((data / one).exists() for one in name.split(" or "))]
     if missing:

@@ -78,10 +78,6 @@ def run(
         with contextlib.nullcontext() if config.parallel else side_stream(trainer.device):
             try:
                 return trainer.train(store, on_progress, pause)
-            except UsageError:
-                if begun is None and ranks.rank == 0 and not store.checkpoints():
-                    store.discard()  # so that the corrected command finds no run there
-                raise
             finally:
                 del trainer.updater.forward  # DistributedDataParallel can hang if its process group ends first
 
