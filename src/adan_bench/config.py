@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -272,19 +271,6 @@ def in_words(name: str, value: Any) -> str:
 def as_json(value: Any) -> Any:
     """A value as a file has it: tuples are lists there."""
     return json.loads(json.dumps(value, default=str))
-
-
-@dataclass(frozen=True)
-class Pause:
-    """The Unix time at which a run stops for now, with a checkpoint to continue from."""
-
-    until: float | None = None
-
-    def due(self, step: int) -> bool:
-        return self.until is not None and time.time() >= self.until
-
-
-NEVER = Pause()
 
 
 @dataclass(frozen=True)

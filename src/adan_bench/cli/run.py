@@ -30,7 +30,7 @@ def run(
     from adan_bench.cli.progress import showing
     from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import configure
-    from adan_bench.training.interrupts import Interruptible, on_ctrl_c, say_finishing
+    from adan_bench.training.interrupts import Pause, on_ctrl_c, say_finishing
     from adan_bench.training.jobs import Event, Job
     from adan_bench.training.worker import attempt
     from adan_bench.workloads.registry import get_workload
@@ -41,7 +41,7 @@ def run(
     path = call.records_in(workload, competitor.folder, f"seed-{config.seed}")
     if others := [other for other in runs_below(path) if other != path]:
         raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
-    pause = Interruptible(call.until)
+    pause = Pause(call.until)
     job, store = Job(config, path, call.resume), RunStore(path)
 
     def press() -> None:
