@@ -192,7 +192,7 @@ def test_no_page_is_wider_than_a_phone(browser: chromium.Browser, page: Path, tm
         found = paper.write(json.loads(record.read_text(encoding="utf-8")), tmp_path)
     else:
         checks = [check.Check("a check", "a claim of many words " * 9 + "x" * 80, 1.0, 2.0)]
-        found = theory.write([check.Chapter("complexity", "A title", "About it", checks)], tmp_path)
+        found = theory.write([check.Chapter("complexity", checks)], tmp_path)
     browser.open(found.as_uri(), 400, 800)
     assert browser.evaluate("document.documentElement.scrollWidth") <= 400
 

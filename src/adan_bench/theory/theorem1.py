@@ -15,7 +15,7 @@ import numpy as np
 
 from adan_bench.records.stats import Interval, interval
 from adan_bench.theory import methods, moments, problems
-from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, Check, chapter, check, distance, mean_ends
+from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, Check, check, distance, mean_ends
 from adan_bench.theory.methods import Signs
 from adan_bench.theory.problems import Problem
 
@@ -161,7 +161,7 @@ def run(
             axes.set(title=name, xlabel="iterations T")
             axes.xaxis.set_minor_formatter("")
 
-    return chapter("theorem-1", checks, {"theory-theorem-1.png": plot}, tables)
+    return Chapter("theorem-1", checks, plot, tables)
 
 
 def decayed_problem() -> Problem:
