@@ -40,6 +40,12 @@ class Interval:
     low: float | None
     high: float | None
 
+    @classmethod
+    def around(cls, mean: float, error: float, freedom: float, n: int, comparisons: int = 1) -> Interval:
+        """The t interval of a mean with a standard error; n: seeds, of which fewer than three make none."""
+        half = quantile(freedom, comparisons=comparisons) * error if n >= MIN_SEEDS else None
+        return cls(n, mean, None, None) if half is None else cls(n, mean, mean - half, mean + half)
+
     @property
     def half(self) -> float | None:
         """Half the width; None where there is no interval, or where the metric's range cuts it off."""
@@ -161,11 +167,8 @@ def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     True
     """
     n = len(values)
-    mean = statistics.fmean(values)
-    if n < MIN_SEEDS:
-        return Interval(n, mean, None, None)
-    half = quantile(n - 1, comparisons=comparisons) * statistics.stdev(values) / math.sqrt(n)
-    return Interval(n, mean, mean - half, mean + half)
+    error = statistics.stdev(values) / math.sqrt(n) if n > 1 else math.nan
+    return Interval.around(statistics.fmean(values), error, n - 1, n, comparisons)
 
 
 def mean_curve(
