@@ -28,7 +28,7 @@ from adan_bench.training.optimizers import defaults, get_optimizer, known
 
 @contextmanager
 def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
-    """Something that shows events in the way that suits the output; with --json nothing else is on standard output."""
+    """A function that shows events: as bars, plain lines or, with --json, the only lines on standard output."""
     if as_json:
         out = sys.stdout
         with redirect_stdout(sys.stderr):  # what libraries print, Ray for example

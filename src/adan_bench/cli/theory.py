@@ -27,7 +27,8 @@ def theory(
     if context.invoked_subcommand is not None:
         if out or only or as_json:
             flag = "--out" if out else "--only" if only else "--json"
-            raise UsageError(f"{flag}: it stands before {context.invoked_subcommand}; give it after, where it has one")
+            name = context.invoked_subcommand
+            raise UsageError(f"{flag}: before {name} it is an option of theory alone; put those of {name} after it")
         return
     import torch
 

@@ -23,7 +23,7 @@ def perform(
 ) -> Mapping[str, Any]:
     """Make a run; one that cannot be made is recorded with the reason, so that it does not stop the others.
 
-    One that another process is making or has made is not this one's to record: RunLocked.
+    RunLocked: another process is making it or has made it, so that nothing is recorded here.
     """
     try:
         return attempt(job, on_progress, pause)
