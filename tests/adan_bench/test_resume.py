@@ -390,6 +390,9 @@ def test_a_usage_error_leaves_no_run_in_the_way(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "torch.utils.tensorboard", None)
         assert "pip install tensorboard" in bench.refused(*command, "--tensorboard")
+    (tmp_path / "a" / "result.json").write_text("of another program", encoding="utf-8")
+    assert "5000" in bench.refused(*command, "--batch-size", 5000)  # before the run began
+    (tmp_path / "a" / "result.json").unlink()
     bench.ran(*command)
 
 

@@ -14,7 +14,6 @@ from adan_bench.records.stats import (
     Verdict,
     by_pairs,
     interval,
-    mean_curve,
     sensitivity,
     summarize,
     summarize_trials,
@@ -194,11 +193,6 @@ def test_the_median_is_the_median_and_a_diverged_seed_reached_nothing() -> None:
     diverged = record(final=None, curve=(0.6, 0.1))
     assert to_target(diverged) is None
     assert summarize([diverged, record(seed=1, curve=(0.6, 0.6))])[0].optimizers[0].steps_to_target is None
-
-
-def test_a_mean_curve_joins_by_step() -> None:
-    """A curve with fewer lines has others at the same places."""
-    assert mean_curve([[(10, 1.0), (20, 2.0), (30, 3.0)], [(10, 1.0), (30, 3.0)]], 0.75)[:2] == ([10, 30], [1.0, 3.0])
 
 
 def test_learning_rate_range() -> None:

@@ -66,7 +66,7 @@ def run(
         except RunLocked:
             raise
         except UsageError:
-            if begins and not store.checkpoints():
+            if begins and store.exists and not store.checkpoints():
                 store.discard()  # so that the corrected command finds no run there
             raise
         show(Event(job, 1, 1, result=result))
