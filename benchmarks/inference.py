@@ -50,10 +50,7 @@ class Estimate:
         return 2 * float(stdtr(self.freedom, -abs(self.mean) / math.sqrt(self.variance)))
 
     def interval(self, comparisons: int = 1) -> Interval:
-        if self.n < MIN_SEEDS:
-            return Interval(self.n, self.mean, None, None)
-        half = quantile(self.freedom, comparisons=comparisons) * math.sqrt(self.variance)
-        return Interval(self.n, self.mean, self.mean - half, self.mean + half)
+        return Interval.around(self.mean, math.sqrt(self.variance), self.freedom, self.n, comparisons)
 
 
 def estimate(*searches: Sequence[float], spread: tuple[float, int] | None = None) -> Estimate:
@@ -119,12 +116,8 @@ def random_effects(effects: Sequence[tuple[float, float]]) -> FamilySummary:
     weights = 1 / (variances + between)
     mean, squares = weighted(weights)
     variance = max(1.0, squares / (k - 1)) / float(weights.sum())
-
-    def around(variance: float, freedom: int) -> Interval:
-        half = quantile(freedom) * math.sqrt(variance)
-        return Interval(k, mean, mean - half, mean + half)
-
-    return FamilySummary(around(variance, k - 1), around(between + variance, k - 2))
+    one_more = Interval.around(mean, math.sqrt(between + variance), k - 2, k)
+    return FamilySummary(Interval.around(mean, math.sqrt(variance), k - 1, k), one_more)
 
 
 # Lengths of runs

@@ -20,10 +20,10 @@ from stored import studies
 
 from adan import recipes, scaled_lr
 from adan.suggestion import LR_RATIO
-from adan_bench.config import RunRecord
+from adan_bench.config import SHORT, Origin, RunRecord
 from adan_bench.records.archive import read_archive
 from adan_bench.records.stats import grouped, rank
-from adan_bench.studies.suggest import BUDGET, LEAST, MADE, TRIALS, judged, vertex
+from adan_bench.studies.suggest import BUDGET, LEAST, MADE, TRIALS, vertex
 
 SHARES = (2, 4, 10)  # percent of a full run: the files of results/suggest
 MORE = {"convnext-25-wide": "convnext-25-again"}  # studies with further rates of the same runs
@@ -117,7 +117,7 @@ class ShortRule:
         end = round(self.made * run.config.steps)
         lines = [line for line in run.metrics if line["step"] <= end]
         if self.by_loss:
-            return judged(replace(run, config=replace(run.config, stop_after=end), metrics=lines))
+            return replace(run, config=replace(run.config, stop_after=end, origin=Origin(kind=SHORT)), metrics=lines)
         value = next(line[run.metric] for line in reversed(lines) if line["kind"] == "eval")
         return replace(run, result={**(run.result or {}), "final": {run.metric: value}})
 

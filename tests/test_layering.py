@@ -143,11 +143,23 @@ for words in ("--help", "run --help", "list", "list optimizers", "list tables"):
 """
 
 
-@pytest.mark.parametrize("code", [LIBRARY, COMMANDS], ids=["library", "commands"])
+REPORT = """
+import tempfile
+from adan_bench.cli import main
+heavy -= {"numpy", "matplotlib"}
+with tempfile.TemporaryDirectory() as folder:
+    sys.argv = ["adan-bench", "report", "results/adan_bench/demo/runs.jsonl", "--out", folder]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code
+"""
+
+
+@pytest.mark.parametrize("code", [LIBRARY, COMMANDS, REPORT], ids=["library", "commands", "report"])
 def test_what_only_looks_imports_no_torch(code: str) -> None:
     """Importing torch takes seconds; `list`, `--help` and reports answer without it."""
     begin = "import sys\nheavy = {'torch', 'transformers', 'adan', 'numpy', 'matplotlib'}\n"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{begin}{code}\nassert not heavy & {{*sys.modules}}"], capture_output=True, text=True
-    )
+    words = [sys.executable, "-c", f"{begin}{code}\nassert not heavy & {{*sys.modules}}"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=SRC.parent)
     assert done.returncode == 0, f"{done.stdout[-2000:]}{done.stderr}"

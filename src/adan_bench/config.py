@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 from adan_bench.task import SCALES, Settings
 
 TUNING_SEED = 1000  # trials use this and later ones; comparisons use 0, 1, 2, …
+SHORT = "short"  # the kind of origin of a short run, which its training loss judges
+TRAINING_LOSS = "training loss"
 CONFIRMATIONS = 2  # more seeds for the best trials of a search over ranges
 #: How the work of a step is shared out, and the machine: what a run may be resumed with another value of.
 SHARING = ("parallel", "ranks", "threads", "jobs")
@@ -53,7 +54,7 @@ class Origin:
 
     kind: "untuned" (the optimizer's own defaults), "bundled" (this package's tuned ones), "saved" (a file of `tune`),
         "here" (trials beside the run), "study" (as its file says), "failed" (likewise, as none of the trials has a
-        result), "trial" (the run is one), "short" (it is a short run of `suggest`, and `tuned_for` the full one),
+        result), "trial" (the run is one), SHORT (it is a short run of `suggest`, and `tuned_for` the full one),
         "published", or "" where `source` says it all.
     source: the file of `tune`, the study, or whoever published the settings.
     at_edge: no rate beyond the best one was tried, or none far beyond it.
@@ -273,19 +274,6 @@ def as_json(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Pause:
-    """The Unix time at which a run stops for now, with a checkpoint to continue from."""
-
-    until: float | None = None
-
-    def due(self, step: int) -> bool:
-        return self.until is not None and time.time() >= self.until
-
-
-NEVER = Pause()
-
-
-@dataclass(frozen=True)
 class RunProgress:
     """One report of a run under way, for whoever watches."""
 
@@ -322,20 +310,37 @@ class RunRecord:
         return str(self.result["status"]) if self.result else "unfinished"
 
     @property
+    def judged_by(self) -> tuple[str, bool]:
+        """The number that counts, and whether a higher one is better.
+
+        The workload's metric; for a trial, the number by which the workload judges trials; for a short run of
+        `suggest`, the training loss. By a metric on held-out data, rates of a ResNet-34, whose batch norm lags behind,
+        and of a graph network near chance were misjudged by up to a factor of fifty.
+        """
+        if self.config.origin.kind == SHORT:
+            return TRAINING_LOSS, False
+        if self.config.role == "tune":
+            return judged(self.workload)
+        return str(self.workload["metric"]), bool(self.workload["higher_is_better"])
+
+    @property
     def metric(self) -> str:
-        """The number that counts: the workload's metric, or the one by which it judges trials where this is one."""
-        return judged(self.workload)[0] if self.config.role == "tune" else str(self.workload["metric"])
+        return self.judged_by[0]
 
     @property
     def higher_is_better(self) -> bool:
-        return judged(self.workload)[1] if self.config.role == "tune" else bool(self.workload["higher_is_better"])
+        return self.judged_by[1]
 
     @property
     def final(self) -> float | None:
-        """The metric at the end of the run; None where the run has no end or diverged."""
+        """The number that counts, at the end of the run; None where the run has no end or diverged.
+
+        Of a short run it is the mean training loss over the second half.
+        """
         if self.result is None or self.result["status"] != "finished":
             return None
-        value = self.result["final"].get(self.metric)
+        short = self.config.origin.kind == SHORT
+        value = self._loss_after(0.5) if short else self.result["final"].get(self.metric)
         return None if value is None or not math.isfinite(value) else float(value)
 
     @property
@@ -350,8 +355,12 @@ class RunRecord:
     @property
     def training_loss(self) -> float | None:
         """The training loss over the last tenth of the run."""
+        return self._loss_after(0.9)
+
+    def _loss_after(self, share: float) -> float | None:
+        """The mean training loss after a share of the run."""
         end = self.config.stop_after or self.config.steps
-        values = [value for step, _, value in self.curve("train", "loss") if step > 0.9 * end]
+        values = [value for step, _, value in self.curve("train", "loss") if step > share * end]
         return sum(values) / len(values) if values else None
 
     @property

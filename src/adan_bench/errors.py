@@ -11,8 +11,8 @@ from pathlib import Path
 from pickle import PickleError
 from typing import Any
 
-MANY = 20  # names: more are not listed where one of them is near
-LISTED = 12  # names of a folder
+MANY = 20  # of more names, only those near the one that was given are listed
+LISTED = 12  # names of a folder that are listed
 declared: list[tuple[str, str]] = []  # decorators and names since the last script began to load
 
 

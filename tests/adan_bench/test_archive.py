@@ -59,7 +59,7 @@ def test_a_packed_study_reads_as_its_folder(bench: Any, tmp_path: Path) -> None:
         other.write_bytes(content)
         code, _, err = bench("pack", tmp_path / "runs", "--into", other)
         assert (code, other.read_bytes()) == (2, content)
-        assert f"--into {other}: it is there, and is no packed file; name another" in err
+        assert f"--into {other}: it exists and is not a packed file; name another" in err
     err = bench.refused("report", other, "--out", tmp_path / "report")
     assert "give a folder of records, or a file of adan-bench pack" in err
 

@@ -14,19 +14,10 @@ from adan_bench.config import Origin
 from adan_bench.errors import UsageError
 from adan_bench.records.store import read_runs
 from adan_bench.studies.comparison import compared
-from adan_bench.studies.competitors import competitors, value_of
+from adan_bench.studies.competitors import competitors
 from adan_bench.task import Settings
 
 SMALL = ("--steps", "20", "--seeds", "1")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("8bit", "8bit"), ("true", True), ("False", False), ("none", None), ("0.9,0.99", (0.9, 0.99)), ("3", 3)],
-)
-def test_values_parse(text: str, value: Any) -> None:
-    assert value_of(text) == value
-    assert type(value_of(text)) is type(value)
 
 
 def test_a_setting_of_one_optimizer() -> None:

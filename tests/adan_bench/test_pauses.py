@@ -15,8 +15,8 @@ from torch import nn
 
 from adan_bench import Scale, Task, workload
 from adan_bench.cli.common import deadline
-from adan_bench.config import Pause
 from adan_bench.records.store import RunStore, read_run, read_runs
+from adan_bench.training.interrupts import Pause
 from adan_bench.training.trainer import run
 
 

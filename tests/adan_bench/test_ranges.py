@@ -54,7 +54,7 @@ def make(planner: Planner, score: Score, most: int = 10_000) -> dict[str, RunCon
 
 
 def report_of(folder: Path) -> str:
-    return write_report(read_runs(folder / "out")[0], folder).with_suffix(".md").read_text(encoding="utf-8")
+    return write_report(read_runs(folder / "out")[0], folder)[0].with_suffix(".md").read_text(encoding="utf-8")
 
 
 def in_the_middle(config: RunConfig) -> float:

@@ -200,3 +200,5 @@ def test_the_page_begins_with_an_answer_about_adan() -> None:
     said = "adan against the best other optimizer of each table: better by more than the seeds explain on a (sgd); "
     assert overall(summaries) == f"{said}not significantly different on b (sgd)."
     assert overall(summaries) in render([], summaries).markdown
+    constant = three("adan", 0.9, 0.91, 0.9) + three("sgd", 0.5, 0.51, 0.5)
+    assert "with the same difference for every seed, which says nothing" in overall(summarize(constant))

@@ -19,11 +19,14 @@ from typing import Any
 import pytest
 from support.forked import Program
 from support.learning import killed_run, settings
+from support.scripts import one_weight
 
 from adan_bench.errors import UsageError
 from adan_bench.records.store import RunStore, check_empty, read_json, read_run, read_runs
 from adan_bench.training.jobs import Job, record_failure
+from adan_bench.training.scripts import load_script
 from adan_bench.training.trainer import Trainer, run
+from adan_bench.training.worker import perform
 from adan_bench.workloads.registry import get_workload
 
 
@@ -387,7 +390,20 @@ def test_a_usage_error_leaves_no_run_in_the_way(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "torch.utils.tensorboard", None)
         assert "pip install tensorboard" in bench.refused(*command, "--tensorboard")
+    (tmp_path / "a" / "result.json").write_text("of another program", encoding="utf-8")
+    assert "5000" in bench.refused(*command, "--batch-size", 5000)  # before the run began
+    (tmp_path / "a" / "result.json").unlink()
     bench.ran(*command)
+
+
+def test_a_usage_error_in_the_middle_of_a_run_is_a_failure(tmp_path: Path) -> None:
+    """Of a study's run: what was recorded is kept, and it does not count as absent, which is no failure."""
+    wrong = 'if len(steps) > 2: raise __import__("adan_bench").errors.UsageError("image 7 is damaged")'
+    script = one_weight(tmp_path / "late.py", "late", loss=wrong)
+    load_script(script)
+    result = perform(Job(settings("late", script=script), tmp_path / "a"))
+    assert (result["status"], result["error"], result["absent"]) == ("failed", "image 7 is damaged", False)
+    assert read_run(tmp_path / "a").metrics
 
 
 def test_tensorboard(config: Any, tmp_path: Path) -> None:

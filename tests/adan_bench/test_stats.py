@@ -14,8 +14,6 @@ from adan_bench.records.stats import (
     Verdict,
     by_pairs,
     interval,
-    mean_curve,
-    performance_profile,
     sensitivity,
     summarize,
     summarize_trials,
@@ -197,11 +195,6 @@ def test_the_median_is_the_median_and_a_diverged_seed_reached_nothing() -> None:
     assert summarize([diverged, record(seed=1, curve=(0.6, 0.6))])[0].optimizers[0].steps_to_target is None
 
 
-def test_a_mean_curve_joins_by_step() -> None:
-    """A curve with fewer lines has others at the same places."""
-    assert mean_curve([[(10, 1.0), (20, 2.0), (30, 3.0)], [(10, 1.0), (30, 3.0)]], 0.75)[:2] == ([10, 30], [1.0, 3.0])
-
-
 def test_learning_rate_range() -> None:
     """Within 2% of the best, connected to it; a diverged rate ends the range."""
     rates = {1e-4: 0.895, 1e-3: 0.5, 1e-2: 0.885, 1e-1: 0.9, 1.0: 0.8, 10.0: None}
@@ -233,10 +226,3 @@ def test_a_rate_is_at_the_edge_by_the_best_trial() -> None:
     for records, at_edge in ((tried, True), ([*tried, better], False)):
         found = sensitivity(records)
         assert found.at_edge is at_edge
-
-
-def test_performance_profile() -> None:
-    records = [record("adan", workload="a", curve=(0.6,) * 4), record("sgd", workload="a", curve=(0.1, 0.6, 0.6, 0.6))]
-    records += [record("adan", workload="b", curve=(0.1, 0.6)), record("sgd", workload="b", curve=(0.1, 0.1))]
-    profile = performance_profile(summarize(records))
-    assert profile == {"adan": [(1.0, 0.5), (1.0, 1.0)], "sgd": [(2.0, 0.5)]}

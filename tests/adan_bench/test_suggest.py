@@ -15,10 +15,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import adan_bench
-from adan_bench.config import RunConfig, RunRecord
+from adan_bench.config import SHORT, Origin, RunConfig, RunRecord
 from adan_bench.errors import UsageError
+from adan_bench.records.archive import read_archive
 from adan_bench.records.store import read_runs
-from adan_bench.studies.suggest import BUDGET, TRUST, WARMUP, judged, measured, short, suggest, suggestion
+from adan_bench.studies.suggest import BUDGET, TRUST, WARMUP, measured, short, suggest, suggestion
 from adan_bench.training.optimizers import get_optimizer
 from adan_bench.training.schedules import schedule
 
@@ -26,7 +27,7 @@ from adan_bench.training.schedules import schedule
 def record(lr: float, loss: float | None, error: float = 0.0) -> RunRecord:
     """A short run with one training loss in its second half and a misleading one before."""
     result = {"status": "finished" if loss is not None else "diverged", "step": 40, "final": {"error": error}}
-    config = RunConfig(settings={"lr": lr}, steps=100, stop_after=40, role="tune")
+    config = RunConfig(settings={"lr": lr}, steps=100, stop_after=40, role="tune", origin=Origin(kind=SHORT))
     lines = [
         {"kind": "train", "step": step, "seconds": 0.0, "loss": value} for step, value in ((20, 9 * lr), (40, loss))
     ]
@@ -36,28 +37,28 @@ def record(lr: float, loss: float | None, error: float = 0.0) -> RunRecord:
 def test_the_rate_is_the_vertex_of_a_parabola_through_training_losses() -> None:
     """Losses are exactly quadratic in log lr around 0.02, which is none of the rates tried; the metric differs."""
     rates = [10**exponent for exponent in (-4, -3, -2, -1, 0)]
-    runs = [judged(record(lr, 2 + math.log(lr / 0.02) ** 2, error=-lr)) for lr in rates]
+    runs = [record(lr, 2 + math.log(lr / 0.02) ** 2, error=-lr) for lr in rates]
     assert measured(runs) == 0.02
-    s = suggestion(get_optimizer("adan"), RunConfig(steps=1000), {"lr": 0.02}, runs)
+    s = suggestion(get_optimizer("adan"), RunConfig(steps=1000), runs)
     assert (s.made, s.share) == (40, 0.2)
     assert not any("try beyond it" in doubt for doubt in s.doubts())
 
 
 def test_runs_without_a_result_are_no_neighbors() -> None:
-    runs = [judged(record(*pair)) for pair in ((0.001, 3.0), (0.01, 1.0), (0.1, None), (1.0, None))]
+    runs = [record(*pair) for pair in ((0.001, 3.0), (0.01, 1.0), (0.1, None), (1.0, None))]
     full, spec = RunConfig(steps=1000), get_optimizer("adan")
     assert measured(runs) == 0.01
-    said = [suggestion(spec, full, {"lr": 0.01}, tried).doubts() for tried in (runs, runs[:2])]
+    said = [suggestion(spec, full, tried).doubts() for tried in (runs, runs[:2])]
     assert [any("try beyond it" in doubt for doubt in doubts) for doubts in said] == [False, True]
 
 
 def test_a_neighbor_that_diverged_is_named() -> None:
     full, spec = RunConfig(steps=1000), get_optimizer("adan")
-    low, diverged = [judged(record(0.001, 3.0)), judged(record(0.01, 1.0))], judged(record(0.1, None))
-    s = suggestion(spec, full, {"lr": 0.01}, [*low, diverged])
+    low, diverged = [record(0.001, 3.0), record(0.01, 1.0)], record(0.1, None)
+    s = suggestion(spec, full, [*low, diverged])
     assert any("above it, 0.1, diverged" in doubt for doubt in s.doubts())
-    between = [*low, judged(record(0.05, 2.0)), diverged]
-    assert not any("diverged" in doubt for doubt in suggestion(spec, full, {"lr": 0.01}, between).doubts())
+    between = [*low, record(0.05, 2.0), diverged]
+    assert not any("diverged" in doubt for doubt in suggestion(spec, full, between).doubts())
 
 
 def test_a_short_run_is_the_beginning_of_a_full_one_in_small() -> None:
@@ -133,6 +134,9 @@ def test_the_command(bench: Any, tiny: Path, tmp_path: Path) -> None:
     text = bench.ran(*options, "--tuned", out / "suggested.json", "--out", tmp_path / "b")
     assert "tuned in 6 trials (suggested.json" in text
     assert "for another training: 100 steps" in text
+    bench.ran("report", tmp_path / "b", out, "--out", tmp_path / "c")
+    packed, _ = read_archive(tmp_path / "c" / "runs.jsonl")
+    assert [run.result for run in packed if run.config.role == "tune"] == [run.result for run in runs]
 
 
 @pytest.mark.usefixtures("inline_pool")

@@ -36,7 +36,7 @@ def test_page_and_record(bench: Any, tmp_path: Path) -> None:
 
 def test_json_and_failure(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = [Check("right", "1 ≤ 2", 1.0, 2.0), Check("wrong", "nan ≤ 2", float("nan"), 2.0)]
-    monkeypatch.setitem(report.STUDIES, "complexity", lambda: Chapter("complexity", "t", "a", checks))
+    monkeypatch.setitem(report.STUDIES, "complexity", lambda: Chapter("complexity", checks))
     code, out, _ = bench("theory", "--only", "complexity", "--json", "--out", tmp_path / "t")
     assert code == 1
     lines = [json.loads(line) for line in out.splitlines()]

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from adan_bench.config import Pause, RunConfig
+from adan_bench.config import RunConfig
 from adan_bench.data.batching import moved
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.task import Task
 from adan_bench.training.configure import configure
+from adan_bench.training.interrupts import Pause
 from adan_bench.training.optimizers import SPECS
 from adan_bench.training.trainer import Trainer, run
 from adan_bench.workloads import registry

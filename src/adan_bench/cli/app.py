@@ -58,7 +58,7 @@ def main() -> None:
     try:
         code = app(call.words, standalone_mode=False, obj=call)
         if code == EXIT_INTERRUPTED:  # typer's own answer to Ctrl-C
-            complain(f"interrupted; {call.how_to_continue()}", code)
+            raise KeyboardInterrupt
     except UsageError as error:
         code = complain(str(error), EXIT_USAGE)
     except TimeLimitReached as limit:
@@ -66,11 +66,9 @@ def main() -> None:
     except OSError as error:
         text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         code = complain(f"{text}; {_after_failure(error, call)}", EXIT_FAILED)
-    except (KeyboardInterrupt, EOFError):
-        code = complain(f"interrupted; {call.how_to_continue()}", EXIT_INTERRUPTED)
-    except Exception as error:
+    except (KeyboardInterrupt, Exception) as error:
         # typer brings its own copy of click in some releases, so its errors are known by name or by what they can do.
-        if type(error).__name__ == "Abort":
+        if isinstance(error, (KeyboardInterrupt, EOFError)) or type(error).__name__ == "Abort":
             code = complain(f"interrupted; {call.how_to_continue()}", EXIT_INTERRUPTED)
         elif hasattr(error, "format_message"):
             code = complain(_usage_line(error, call), EXIT_USAGE)
@@ -96,7 +94,7 @@ def _usage_line(error: Any, call: Invocation) -> str:
     context = getattr(error, "ctx", None)
     if context is None:
         return text
-    if hasattr(error, "possibilities"):  # of an option that does not exist
+    if hasattr(error, "possibilities") and hasattr(error, "option_name"):  # of an option that does not exist
         names = [option for p in context.command.params for option in p.opts if option.startswith("--")]
         see = f"adan-bench {context.info_name} --help"
         return str(unknown("option", error.option_name, names, of=context.info_name, see=see))

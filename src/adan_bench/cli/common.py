@@ -71,11 +71,10 @@ Set = Annotated[
 ]
 
 
-#: Flags of a command that makes runs; it has their values from its `Invocation`, but for `jobs`.
+#: Flags of a command that makes runs. All but `jobs` reach it through its `Invocation`.
 SESSION = {"jobs": (Jobs, 1), "out": (Out, None), "resume": (Resume, False), "time_limit": (TimeLimit, None)}
 
-
-#: Arguments that say what a command is about, which only a script has a default for.
+#: Arguments that name the subject of a command; a --script can provide the default.
 NAMED = ("workloads", "workload", "model")
 
 
@@ -94,7 +93,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 def complain(text: str, code: int) -> int:
-    """Say why a command ends; what has stopped all ranks of torchrun the first of them says for all."""
+    """Print why a command ends. If that stopped all ranks of torchrun, only the first of them prints it."""
     if code not in (EXIT_TIME_LIMIT, EXIT_INTERRUPTED) or os.environ.get("RANK", "0") == "0":
         print(f"adan-bench: {text}", file=sys.stderr)
     return code
@@ -224,7 +223,7 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
 
 
 def _unnamed(name: str, script: Path | None, registered: Sequence[str]) -> UsageError:
-    """The error for a command without what it is about, which has no default."""
+    """The error for a command whose subject was not named and has no default."""
     if registered and script is not None:
         return UsageError(f"{script.name} registers {' and '.join(registered)}: name one")
     if name == "model":

@@ -89,7 +89,7 @@ def suggest(
 
 
 def _search(arms: dict[Any, Any], folder: Path, file: Path, chosen: RunConfig, call: Invocation, as_json: bool) -> None:
-    """Make the trials of arms, merge what they find into a file, which must hold such settings if it is there."""
+    """Make the trials of arms and merge the settings they find into a file, which is checked first if it exists."""
     from adan_bench.studies.comparison import read_tuned, save_tuned
 
     if file.exists():
@@ -130,7 +130,7 @@ def pack(
         try:
             archive.read_archive(into)
         except UsageError as error:
-            raise UsageError(f"--into {into}: it is there, and is no packed file; name another") from error
+            raise UsageError(f"--into {into}: it exists and is not a packed file; name another") from error
     into.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(into, archive.pack(records).encode())
     print(f"{into}: {count(len(records), 'run')}")

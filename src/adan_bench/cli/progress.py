@@ -28,7 +28,7 @@ from adan_bench.training.optimizers import defaults, get_optimizer, known
 
 @contextmanager
 def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
-    """Something that shows events in the way that suits the output; with --json nothing else is on standard output."""
+    """A function that shows events: as bars, plain lines or, with --json, the only lines on standard output."""
     if as_json:
         out = sys.stdout
         with redirect_stdout(sys.stderr):  # what libraries print, Ray for example
@@ -61,18 +61,9 @@ def _varied(config: RunConfig) -> str:
     return assignments({"lr": f"{config.settings['lr']:g}", **others})
 
 
-class _TimeLeft:
-    """An estimate of the time to the end of a study, by the runs that have ended since it began."""
-
-    def __init__(self) -> None:
-        self.started, self.first = time.monotonic(), -1
-
-    def __call__(self, event: Event) -> str:
-        if self.first < 0:
-            self.first = event.done - (event.result is not None)
-        runs = event.done - self.first
-        seconds = (time.monotonic() - self.started) / max(1, runs) * (event.total - event.done)
-        return f"{seconds:.0f} s left" if seconds < 120 else f"{seconds / 60:.0f} min left"
+def _time_left(event: Event) -> str:
+    seconds = event.seconds_left
+    return f"{seconds:.0f} s left" if seconds < 120 else f"{seconds / 60:.0f} min left"
 
 
 def _outcome(event: Event) -> str:
@@ -108,12 +99,11 @@ class _Live:
         self.bars = bars
         self.whole: TaskID | None = None
         self.tasks: dict[Path, TaskID] = {}
-        self.time_left, self.left = _TimeLeft(), ""
+        self.left = ""
 
     def __call__(self, event: Event) -> None:
         if self.whole is None:
             self.whole = self.bars.add_task("all runs", total=event.total, status="")
-            self.time_left(event)
         label, config, path = escape(_label(event)), event.job.config, event.job.path
         if path not in self.tasks:
             self.tasks[path] = self.bars.add_task(label, total=config.stop_after or config.steps, status="starting")
@@ -127,7 +117,7 @@ class _Live:
             self.bars.console.print(
                 f"[dim]{event.done}/{event.total}[/dim] {label}: {escape(_outcome(event))}", highlight=False
             )
-            self.left = f"  {self.time_left(event)}"
+            self.left = f"  {_time_left(event)}"
         rate = f"  {event.steps_per_second:.1f} steps/s in total" if event.steps_per_second else ""
         status = f"{event.done}/{event.total}{self.left}{rate}"
         self.bars.update(self.whole, total=event.total, completed=event.done, status=status)
@@ -137,12 +127,12 @@ class _Plain:
     """One line per finished run, and at most one line in ten seconds about the others."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.shown, self.time_left = console, time.monotonic(), _TimeLeft()
+        self.console, self.shown = console, time.monotonic()
 
     def __call__(self, event: Event) -> None:
-        text, left = None, self.time_left(event)
+        text = None
         if event.result is not None:
-            more = f"; {left}" if event.done < event.total else ""
+            more = f"; {_time_left(event)}" if event.done < event.total else ""
             text = f"[{event.done}/{event.total}] {_label(event)}: {_outcome(event)}{more}"
         elif event.progress is not None and time.monotonic() - self.shown > 10:
             p = event.progress

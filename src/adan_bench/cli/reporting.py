@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Invocation, say
-from adan_bench.config import RunConfig
+from adan_bench.config import SHORT, RunConfig
 
 
 def make_and_show(
@@ -38,21 +38,21 @@ def write_and_show(
     """
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.archive import read_records
-    from adan_bench.records.stats import WorkloadSummary, summarize
     from adan_bench.reports.comparison import write_report, write_tuning
-    from adan_bench.studies.suggest import judged_by_kind, suggestions
 
     records, damaged = read_records(*runs)
-    records = judged_by_kind(records)
-    suggested = suggestions(records)
+    suggested: Mapping[Path, Any] = {}
+    if any(record.config.origin.kind == SHORT for record in records):
+        from adan_bench.studies.suggest import suggestions  # which imports torch
+
+        suggested = suggestions(records)
     folder.mkdir(parents=True, exist_ok=True)
-    tunings: list[WorkloadSummary] = []
-    summaries: list[WorkloadSummary] = []
-    if tuned is not None or {record.config.role for record in records} == {"tune"}:
+    trials = tuned is not None or {record.config.role for record in records} == {"tune"}
+    if trials:
         notes = [text for s in suggested.values() for text in (s.summary(), *s.doubts())]
-        page, tunings = write_tuning(records, folder, damaged, notes)
+        page, summaries = write_tuning(records, folder, damaged, notes)
     else:
-        page, summaries = write_report(records, folder, damaged), summarize(records)
+        page, summaries = write_report(records, folder, damaged)
     failed = [record for record in records if record.status == "failed"]
     found = {key: arm for key, arm in (tuned or {}).items() if arm.found}
     untuned = [" ".join(key) for key in tuned or () if key not in found]
@@ -75,8 +75,7 @@ def write_and_show(
         if len(records) == len(failed) > 1 == len(errors):  # there is nothing to compare
             say(console, f"all {len(failed)} runs failed: {errors.pop()}", style="bold red")
         else:
-            show_tuning(console, tunings)
-            show_summaries(console, summaries)
+            (show_tuning if trials else show_summaries)(console, summaries)
             for record in failed[:5]:
                 say(console, f"failed: {record.path}: {(record.result or {}).get('error')}")
         lost = [f"left out: {error}" for error in damaged]

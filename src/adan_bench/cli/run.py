@@ -13,7 +13,7 @@ from rich.console import Console
 from adan_bench.cli.common import EXIT_DIVERGED, EXIT_FAILED, Invocation, Json, Set, Workload, complain, run_flags, say
 from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import TimeLimitReached, UsageError
-from adan_bench.records.store import runs_below
+from adan_bench.records.store import RunLocked, RunStore, runs_below
 
 
 @run_flags(without=("cluster", "jobs", "ranks"))
@@ -30,7 +30,7 @@ def run(
     from adan_bench.cli.progress import showing
     from adan_bench.studies.competitors import competitors
     from adan_bench.training.configure import configure
-    from adan_bench.training.interrupts import Interruptible, on_ctrl_c, say_finishing
+    from adan_bench.training.interrupts import Pause, on_ctrl_c, say_finishing
     from adan_bench.training.jobs import Event, Job
     from adan_bench.training.worker import attempt
     from adan_bench.workloads.registry import get_workload
@@ -41,8 +41,8 @@ def run(
     path = call.records_in(workload, competitor.folder, f"seed-{config.seed}")
     if others := [other for other in runs_below(path) if other != path]:
         raise UsageError(f"--out {path}: it already holds other runs, for example {others[0]}; name another folder")
-    pause = Interruptible(call.until)
-    job = Job(config, path, call.resume)
+    pause = Pause(call.until)
+    job, store = Job(config, path, call.resume), RunStore(path)
 
     def press() -> None:
         if pause.pressed or not pause.stepped:
@@ -57,10 +57,18 @@ def run(
             raise KeyboardInterrupt from error
 
     first = config.parallel is None or os.environ["RANK"] == "0"
+    begins = first and not store.exists
     console = Console(quiet=not first)
     listening = on_ctrl_c(press) if config.parallel is None else nullcontext()  # torchrun ends its ranks itself
     with listening, showing(console, as_json and first) as show:
-        result = attempt(job, tell, pause)
+        try:
+            result = attempt(job, tell, pause)
+        except RunLocked:
+            raise
+        except UsageError:
+            if begins and store.exists and not store.checkpoints():
+                store.discard()  # so that the corrected command finds no run there
+            raise
         show(Event(job, 1, 1, result=result))
     if result["status"] == "unfinished":
         if pause.pressed:

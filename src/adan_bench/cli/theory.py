@@ -27,7 +27,8 @@ def theory(
     if context.invoked_subcommand is not None:
         if out or only or as_json:
             flag = "--out" if out else "--only" if only else "--json"
-            raise UsageError(f"{flag}: it stands before {context.invoked_subcommand}; give it after, where it has one")
+            name = context.invoked_subcommand
+            raise UsageError(f"{flag}: before {name} it is an option of theory alone; put those of {name} after it")
         return
     import torch
 
@@ -36,8 +37,8 @@ def theory(
     chosen, folder = choose(only or []), out or context.obj.new_folder()
     torch.set_num_threads(1)  # networks of a thousand parameters: a second thread only costs
     console, studies = Console(quiet=as_json), []
-    for number, study in enumerate(chosen, 1):
-        say(console, f"[{number}/{len(chosen)}] {study.__module__.rpartition('.')[2]} …")
+    for number, (name, study) in enumerate(chosen.items(), 1):
+        say(console, f"[{number}/{len(chosen)}] {name} …")
         studies.append(study())
         page = write(studies, folder)  # after every study: a check cut short keeps those that it has
         rows = []
@@ -45,7 +46,7 @@ def theory(
             if as_json:
                 print(json.dumps({"event": "check", "study": studies[-1].name, **check.to_json()}), flush=True)
             rows.append((f"{check.name}\n{check.claim}", *numbers(check)))
-        claims = grid(studies[-1].title, ("claim", "measured", "bound", ""), rows)
+        claims = grid(studies[-1].texts[0], ("claim", "measured", "bound", ""), rows)
         claims.show_lines = True
         for shown in (claims, *(grid(table.title, table.head, table.rows) for table in studies[-1].tables)):
             console.print(shown)

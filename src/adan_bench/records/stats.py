@@ -1,4 +1,4 @@
-"""Records to numbers: means and intervals over seeds, steps to a target, learning rate ranges, performance profiles.
+"""Records to numbers: means and intervals over seeds, steps to a target, learning rate ranges.
 
 Seeds are pairs: seed 0 of one optimizer starts from the same weights and sees the same batches as seed 0 of another, so
 differences are taken seed by seed (`by_pairs`). With fewer than three seeds nothing is called significant.
@@ -39,6 +39,12 @@ class Interval:
     mean: float
     low: float | None
     high: float | None
+
+    @classmethod
+    def around(cls, mean: float, error: float, freedom: float, n: int, comparisons: int = 1) -> Interval:
+        """The t interval of a mean with a standard error; n: seeds, of which fewer than three make none."""
+        half = quantile(freedom, comparisons=comparisons) * error if n >= MIN_SEEDS else None
+        return cls(n, mean, None, None) if half is None else cls(n, mean, mean - half, mean + half)
 
     @property
     def half(self) -> float | None:
@@ -161,11 +167,8 @@ def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     True
     """
     n = len(values)
-    mean = statistics.fmean(values)
-    if n < MIN_SEEDS:
-        return Interval(n, mean, None, None)
-    half = quantile(n - 1, comparisons=comparisons) * statistics.stdev(values) / math.sqrt(n)
-    return Interval(n, mean, mean - half, mean + half)
+    error = statistics.stdev(values) / math.sqrt(n) if n > 1 else math.nan
+    return Interval.around(statistics.fmean(values), error, n - 1, n, comparisons)
 
 
 def mean_curve(
@@ -408,7 +411,10 @@ def _workload(label: str, optimizers: Sequence[OptimizerSummary]) -> WorkloadSum
     first = optimizers[0].records[0]
     sign = -1 if first.higher_is_better else 1
     order = sorted(optimizers, key=lambda o: (2, 0.0) if o.final is None else (not o.whole, sign * o.final.mean))
-    facts = {**first.workload, "metric": first.metric, "higher_is_better": first.higher_is_better}
+    metric, higher = first.judged_by
+    facts = {**first.workload, "metric": metric, "higher_is_better": higher}
+    if first.config.role == "tune":
+        facts |= {"tune_metric": metric, "tune_higher_is_better": higher}
     # The seconds of a run depend on the machine, and on how many runs and threads shared it.
     parts = [part for o in optimizers for r in o.records for part in r.surroundings]
     one_clock = len({tuple(part.get(key) for key in ("cpu", "gpu", *SHARING)) for part in parts}) <= 1
@@ -454,18 +460,3 @@ def usual_range(metric: str, values: Sequence[float]) -> tuple[float, float]:
     """
     low, high = RANGES.get(metric, ANYTHING)
     return (low, high) if low <= min(values) and max(values) <= high else ANYTHING
-
-
-def performance_profile(summaries: Sequence[WorkloadSummary]) -> dict[str, list[tuple[float, float]]]:
-    """For each optimizer: (τ, share of the workloads whose target it met within τ times the fewest steps).
-
-    Workloads whose target nobody met say nothing and are left out; so are optimizers that were not run on all of them.
-    """
-    steps = [{o.name: o.steps_to_target for o in summary.optimizers} for summary in summaries]
-    costs = [{name: math.inf if value is None else value for name, value in cost.items()} for cost in steps]
-    costs = [cost for cost in costs if min(cost.values()) < math.inf]
-    profile = {}
-    for name in (name for name in (costs[0] if costs else ()) if all(name in cost for cost in costs)):
-        ratios = sorted(cost[name] / min(cost.values()) for cost in costs if cost[name] < math.inf)
-        profile[name] = [(ratio, (i + 1) / len(costs)) for i, ratio in enumerate(ratios)]
-    return profile

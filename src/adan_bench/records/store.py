@@ -31,7 +31,7 @@ from adan_bench.config import RunConfig, RunRecord, flag
 from adan_bench.errors import UsageError, WorkloadError, listing
 from adan_bench.locking import Lock
 
-KEEP = 2  # checkpoints; the older one is for the day when the newest is damaged
+KEEP = 2  # checkpoints; the older one is used if the newest is damaged
 LOCK = "run.lock"
 ARCHIVE = "runs.jsonl"  # the file in which a report packs its runs
 
@@ -65,7 +65,7 @@ class DamagedRecord(UsageError):
 
 
 class RunLocked(UsageError):
-    """Another process writes the run, or has made it: whoever gets this must write nothing there, no failure either."""
+    """Another process is writing the run or has made it: write nothing there, not even that it failed."""
 
 
 class RunStore:
@@ -221,12 +221,12 @@ class RunStore:
                 path.unlink(missing_ok=True)
 
     def reopen(self) -> None:
-        """Take back the end of a run that failed, so that it can continue."""
+        """Remove the result of a failed run, so that it can continue."""
         for name in ("result.json", "traceback.txt"):
             (self.path / name).unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Take back a run that came to nothing. config.json goes last: without it the rest would be damaged."""
+        """Remove a run that came to nothing; config.json last: without it the rest would count as damaged."""
         for name in ("result.json", "traceback.txt", "metrics.jsonl", "environment.json", "config.json"):
             (self.path / name).unlink(missing_ok=True)
 
@@ -385,7 +385,7 @@ def check(path: Path, values: Mapping[str, Any], kinds: Kinds) -> None:
 
 
 def _is(value: Any, kind: tuple[type, ...]) -> bool:
-    """As isinstance, but true and false are no numbers."""
+    """isinstance, except that true and false are not numbers."""
     return isinstance(value, kind) and (bool in kind or not isinstance(value, bool))
 
 

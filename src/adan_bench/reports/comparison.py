@@ -15,7 +15,6 @@ from adan_bench.records.stats import (
     Interval,
     OptimizerSummary,
     WorkloadSummary,
-    performance_profile,
     summarize,
     summarize_trials,
 )
@@ -45,16 +44,18 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def write_report(records: Sequence[RunRecord], folder: Path, damaged: Sequence[DamagedRecord] = ()) -> Path:
-    """Write report.html, report.md, the figures, summary.json and runs.jsonl into the folder; the path of the page.
+def write_report(
+    records: Sequence[RunRecord], folder: Path, damaged: Sequence[DamagedRecord] = ()
+) -> tuple[Path, list[WorkloadSummary]]:
+    """Write report.html, report.md, the figures, summary.json and runs.jsonl into the folder.
 
-    damaged: records that could not be read, which the report names before all else.
+    The path of the page, and what it says. damaged: records that could not be read, which it names before all else.
     """
     summaries = summarize(records)
     report = render(records, summaries, warn(summaries, damaged), write_figures(summaries, folder))
     write_bytes(folder / "summary.json", (json.dumps(finite(in_numbers(summaries)), indent=1) + "\n").encode())
     write_bytes(folder / ARCHIVE, pack(records).encode())
-    return report.write(folder / "report.html")
+    return report.write(folder / "report.html"), summaries
 
 
 def warn(summaries: Sequence[WorkloadSummary], damaged: Sequence[DamagedRecord] = ()) -> list[str]:
@@ -79,7 +80,6 @@ def render(
         *(html.paragraph(text, "conclusion") for text in (conclusions.overall(summaries),) if text and summaries[1:]),
         html.paragraph(conclusions.tuning(summaries) if summaries else "There are no runs to report on."),
         *(_section(i, summary, data["styles"], figures or {}) for i, summary in enumerate(summaries)),
-        _profile_section(data["profile"], summaries),
         _terms(summaries),
         environments_part(records),
         html.paragraph(f"Seeds {', '.join(map(str, seeds))}. Seconds exclude evaluation.", "soft"),
@@ -243,7 +243,6 @@ def chart_data(summaries: Sequence[WorkloadSummary]) -> dict[str, Any]:
     return {
         "styles": {name: style_of(name, names) for name in names},
         "workloads": [_curves(summary) for summary in summaries],
-        "profile": performance_profile(summaries),
     }
 
 
@@ -263,17 +262,6 @@ def _curves(summary: WorkloadSummary) -> dict[str, Any]:
     ]
     how = {"metric": metric, "judged": by, "higher": higher, "target": summary.facts["target"]}
     return {**how, "optimizers": optimizers}
-
-
-def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSummary]) -> html.PagePart:
-    if len(summaries) < 2 or not profile:
-        return html.PagePart()
-    text = (
-        "Performance profile: the share of the tables above in which an optimizer met the target (median seed) within "
-        "τ times the fewest steps that any optimizer needed. Higher and further left is better; "
-        f"{len(summaries)} tables make a picture, not a ranking."
-    )
-    return html.PagePart(html.section("Across tables", html.paragraph(text, "soft"), html.chart("profile", "yes")).html)
 
 
 def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:

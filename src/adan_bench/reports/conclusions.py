@@ -340,6 +340,7 @@ def overall(summaries: Sequence[WorkloadSummary]) -> str:
         "better": "better by more than the seeds explain on",
         "worse": "worse on",
         "not significant": "not significantly different on",
+        "constant": "with the same difference for every seed, which says nothing about chance, on",
         "unfair": "not judged, since the optimizers were not tuned equally, on",
     }
     tables: dict[str, list[str]] = {}

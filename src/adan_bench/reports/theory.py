@@ -10,7 +10,7 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-from adan_bench.errors import UsageError
+from adan_bench.errors import unknown
 from adan_bench.records.environment import describe
 from adan_bench.records.store import write_bytes
 from adan_bench.reports import html
@@ -23,18 +23,18 @@ STUDIES: dict[str, Callable[[], Chapter]] = {
 }
 
 
-def choose(names: Sequence[str]) -> list[Callable[[], Chapter]]:
+def choose(names: Sequence[str]) -> dict[str, Callable[[], Chapter]]:
     """The studies of these names, all where there are none."""
     for name in names:
         if name not in STUDIES:
-            raise UsageError(f"--only {name}: no such study; there are: {', '.join(STUDIES)}")
-    return [STUDIES[name] for name in names or STUDIES]
+            raise unknown("study", name, STUDIES, of="--only")
+    return {name: STUDIES[name] for name in names or STUDIES}
 
 
 def write(studies: Sequence[Chapter], folder: Path) -> Path:
     """theory.html, theory.json and the plots as PNG; the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    images = {name: _png(draw) for study in studies for name, draw in study.plots.items()}
+    images = {f"theory-{study.name}.png": _png(study.plot) for study in studies if study.plot}
     for name, data in images.items():
         write_bytes(folder / name, data)
     checks = [{"study": study.name, **check.to_json()} for study in studies for check in study.checks]
@@ -82,8 +82,9 @@ def _section(study: Chapter, images: dict[str, bytes]) -> html.PagePart:
     head = ("claim", "measured", "bound", "", "remark")
     kinds = ["" if check.passed else "failed" for check in study.checks]
     rows = [(f"{check.name}: {check.claim}", *numbers(check), check.note) for check in study.checks]
-    parts = [html.paragraph(study.about), html.table(head, rows, kinds=kinds, kind="claims")]
-    parts += [html.image(name, images[name], name) for name in study.plots]
+    title, about = study.texts
+    parts = [html.paragraph(about), html.table(head, rows, kinds=kinds, kind="claims")]
+    parts += [html.image(name, png, name) for name, png in images.items() if name == f"theory-{study.name}.png"]
     for table in study.tables:
         parts += [html.heading(table.title), html.table(table.head, table.rows)]
-    return html.section(study.title, *parts)
+    return html.section(title, *parts)

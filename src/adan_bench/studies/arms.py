@@ -58,10 +58,6 @@ class Search:
         """How many runs its trials will be, as far as that can be told before."""
         return self.trials
 
-    def judged(self, record: RunRecord) -> RunRecord:
-        """A trial that has ended, with what it is judged by as its result."""
-        return record
-
     def chosen(self, tried: Sequence[RunRecord]) -> Settings:
         """The settings that the trials lead to."""
         return dict(best_trial(tried).config.settings)
@@ -276,7 +272,7 @@ class Planner:
             records = [self.ended(job.path) for job in stage]
             if None in records:
                 return
-            tried += [arm.search.judged(record) for record in records if record is not None]
+            tried += [record for record in records if record is not None]
         arm.tried = tried
 
     def _trial(self, arm: Arm, search: Search, name: str, fields: Settings) -> Job | None:

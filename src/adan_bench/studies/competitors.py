@@ -112,8 +112,8 @@ def _settings(pairs: Sequence[str], where: str, example: str) -> dict[str, Any]:
 def value_of(text: str) -> Any:
     """A setting as it was typed: a number, a tuple, true, false, none, or else the word itself.
 
-    >>> [value_of(text) for text in ("1e-3", "0.9,0.99", "true", "None", "8bit")]
-    [0.001, (0.9, 0.99), True, None, '8bit']
+    >>> [value_of(text) for text in ("1e-3", "3", "0.9,0.99", "False", "None", "8bit")]
+    [0.001, 3, (0.9, 0.99), False, None, '8bit']
     """
     words: Mapping[str, Any] = {"true": True, "false": False, "none": None}
     if text.lower() in words:

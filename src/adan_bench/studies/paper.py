@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import RunConfig, RunRecord, cores
+from adan_bench.config import TRAINING_LOSS, RunConfig, RunRecord, cores
 from adan_bench.errors import UsageError
 from adan_bench.records.cells import CellRecord
 from adan_bench.records.environment import describe
@@ -20,7 +20,7 @@ from adan_bench.studies import speed
 from adan_bench.studies.arms import make
 from adan_bench.studies.competitors import competitors
 from adan_bench.studies.plan import PaperPlan, PlannedCell, check_only, plan, wanted
-from adan_bench.tables import RESTARTS, TRAINING_LOSS, PaperTable
+from adan_bench.tables import RESTARTS, PaperTable
 from adan_bench.task import SCALES, weights_file
 from adan_bench.training.configure import check_data_folder, check_device, obstacles
 from adan_bench.training.jobs import OnEvent

@@ -18,14 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from adan_bench.config import TUNING_SEED, Origin, RunConfig
+from adan_bench.config import TRAINING_LOSS, TUNING_SEED, Origin, RunConfig
 from adan_bench.errors import UsageError
 from adan_bench.records.stats import best_trial
 from adan_bench.records.store import RunStore, read_run
 from adan_bench.studies.arms import Arm
 from adan_bench.tables import (
     RESTARTS,
-    TRAINING_LOSS,
     PaperTable,
     PublishedSettings,
     Selection,

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from adan.suggestion import first_beta
-from adan_bench.config import Origin, RunConfig, RunRecord
+from adan_bench.config import SHORT, Origin, RunConfig, RunRecord
 from adan_bench.errors import UsageError
 from adan_bench.errors import short as shown
 from adan_bench.records.stats import WIDTH_TOLERANCE, best_trial, grouped, rank
@@ -46,8 +46,6 @@ TRIALS = 6
 BUDGET = 0.25
 #: Where all rates diverge, so many smaller ones are tried, each a tenth of the one before.
 LOWER = 3
-#: By what short runs are judged.
-LOSS = "training loss"
 #: With which optimizers the rule was tried, and what came of it (tests/benchmarks/test_short.py).
 MEASURED = ("adan", "adamw")
 FEWEST = 80  # steps of a short run in those records
@@ -68,10 +66,7 @@ class ShortRuns(Search):
     full: Settings = field(default_factory=dict)
 
     def mark(self) -> Origin:
-        return Origin(kind="short", tuned_for=self.full)
-
-    def judged(self, record: RunRecord) -> RunRecord:
-        return judged(record)
+        return Origin(kind=SHORT, tuned_for=self.full)
 
     def chosen(self, tried: Sequence[RunRecord]) -> Settings:
         return chosen(tried)
@@ -113,7 +108,7 @@ def short_runs(whole: Search, full: RunConfig) -> ShortRuns:
 class MeasuredSuggestion:
     """Settings for a full run of so many steps, by short runs.
 
-    tried: the short runs as they were judged, in the order of their rates.
+    tried: the short runs in the order of their rates.
     """
 
     spec: OptimizerSpec
@@ -186,31 +181,13 @@ class MeasuredSuggestion:
         return "\n".join([self.summary(), *(f"- {line}" for line in (*self.doubts(), *losses)), "", self.code()])
 
 
-def judged(run: RunRecord) -> RunRecord:
-    """A short run as it counts here: its result is the mean training loss over the second half of what it made.
-
-    By a metric on held-out data, rates of a ResNet-34, whose batch norm lags behind, and of a graph network near chance
-    were misjudged by up to a factor of fifty.
-    """
-    end = run.config.stop_after or run.config.steps
-    losses = [value for step, _, value in run.curve("train", "loss") if step > end / 2]
-    final = {LOSS: sum(losses) / len(losses)} if losses else {}
-    told = {**run.workload, "tune_metric": LOSS, "tune_higher_is_better": False}
-    return replace(run, workload=told, result=run.result and {**run.result, "final": final})
-
-
-def judged_by_kind(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """The records, the short runs among them judged as such."""
-    return [judged(record) if record.config.origin.kind == "short" else record for record in records]
-
-
 def chosen(tried: Sequence[RunRecord]) -> Settings:
-    """The settings that short runs, judged, lead to; one of them has a result."""
+    """The settings that short runs lead to; one of them has a result."""
     return {**best_trial(tried).config.settings, "lr": measured(tried)}
 
 
 def measured(tried: Sequence[RunRecord]) -> float:
-    """The rate for a full run, from short runs, judged, that differ in the rate alone; one of them has a result."""
+    """The rate for a full run, from short runs that differ in the rate alone; one of them has a result."""
     ended = sorted((run for run in tried if math.isfinite(rank(run))), key=lambda run: run.lr)
     middle = vertex([math.log(run.lr) for run in ended], [rank(run) for run in ended])
     return float(f"{math.exp(middle):.2g}")
@@ -233,11 +210,9 @@ def vertex(x: Sequence[float], y: Sequence[float]) -> float:
     return min(x[i + 1], max(x[i - 1], at))
 
 
-def suggestion(
-    spec: OptimizerSpec, full: RunConfig, settings: Settings, tried: Sequence[RunRecord]
-) -> MeasuredSuggestion:
-    """What short runs, judged, suggest for a full run."""
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+def suggestion(spec: OptimizerSpec, full: RunConfig, tried: Sequence[RunRecord]) -> MeasuredSuggestion:
+    """What short runs suggest for a full run."""
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen(tried).items()}
     warmup = round(full.warmup * full.steps)
     return MeasuredSuggestion(spec, settings, full.steps, warmup, full.schedule, sorted(tried, key=lambda run: run.lr))
 
@@ -251,15 +226,15 @@ def shorten(arms: Mapping[Key, Arm]) -> None:
 
 
 def suggestions(records: Iterable[RunRecord]) -> dict[Path, MeasuredSuggestion]:
-    """What the short runs among some records, judged, suggest, by the folder of their arm."""
+    """What the short runs among some records suggest, by the folder of their arm."""
     found, known = {}, optimizers.known()
-    for tried in grouped((r for r in records if r.config.origin.kind == "short"), lambda run: run.path.parent):
+    for tried in grouped((r for r in records if r.config.origin.kind == SHORT), lambda run: run.path.parent):
         best = best_trial(tried)
         if best.final is not None:
             config, target = best.config, best.optimizer["target"]
             spec = known.get(config.optimizer) or OptimizerSpec(config.optimizer, target, best.lr)  # a script's own
             full = replace(config, **config.origin.tuned_for)
-            found[best.path.parent] = suggestion(spec, full, chosen(tried), tried)
+            found[best.path.parent] = suggestion(spec, full, tried)
     return found
 
 
@@ -318,13 +293,13 @@ def suggest(
         while told := runs.following(tried):
             for own in told:
                 set_rng_state(before, device)
-                record = _run(copy.deepcopy(model), loss, batches, replace(small, settings=own), max_grad_norm)
-                tried.append(runs.judged(record))
+                config = replace(small, settings=own, origin=runs.mark())
+                tried.append(_run(copy.deepcopy(model), loss, batches, config, max_grad_norm))
     finally:
         set_rng_state(before, device)
     if all(record.final is None for record in tried):
         raise UsageError(f"{optimizer}: short runs diverged at all {len(tried)} rates; look at the loss and the data")
-    return suggestion(spec, full, runs.chosen(tried), tried)
+    return suggestion(spec, full, tried)
 
 
 def _run(model: nn.Module, loss: Loss, batches: Iterable[Any], config: RunConfig, limit: float | None) -> RunRecord:
@@ -347,4 +322,4 @@ def _run(model: nn.Module, loss: Loss, batches: Iterable[Any], config: RunConfig
                 status = "diverged"
                 break
     result = {"status": status, "step": step + 1, "final": {}}
-    return RunRecord(Path(f"{config.settings['lr']:g}"), config, {"metric": "loss"}, spec.facts(), {}, lines, result)
+    return RunRecord(Path(f"{config.settings['lr']:g}"), config, {}, spec.facts(), {}, lines, result)

@@ -34,8 +34,7 @@ from adan_bench.errors import UsageError, unknown
 from adan_bench.task import SCALES, Settings
 
 MARKS = "*⋄"
-TRAINING_LOSS = "training loss"  # the metric that no evaluation reports: over the last tenth of a run
-RESTARTS = "restarts"  # nor this one
+RESTARTS = "restarts"  # a metric that no evaluation reports, as the training loss is, over the last tenth of a run
 OWN = ("optimizer", "source", "guess", "workload", "column", "rates")  # the rest of an entry of `settings` is the run's
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from adan_bench.records.stats import interval
 
 Array = NDArray[np.float64]
-Plots = Mapping[str, Callable[[Any], None]]  # file name -> a function that draws on a matplotlib figure
 
 ROUNDING = 1e-10  # what "the same" means in fp64, for values of order one over hundreds of steps
 
@@ -59,26 +58,23 @@ class ChapterTable:
 
 @dataclass(frozen=True)
 class Chapter:
+    """The chapter of claims.md with this name. plot: draws on a matplotlib figure."""
+
     name: str
-    title: str
-    about: str
     checks: Sequence[Check]
-    plots: Plots = field(default_factory=dict)
+    plot: Callable[[Any], None] | None = None
     tables: Sequence[ChapterTable] = ()
+
+    @property
+    def texts(self) -> list[str]:
+        """Title and introduction."""
+        return _texts()[0][self.name]
 
 
 def check(entry: str, measured: float | None, bound: float, /, at_least: bool = False, **values: Any) -> Check:
     """A check whose claim and remark are those of an entry of claims.md, with the values of its $names filled in."""
     name, claim, note = (Template(text).substitute(values) for text in (entry, *_texts()[1][entry]))
     return Check(name, claim, math.nan if measured is None else measured, bound, at_least, note)
-
-
-def chapter(
-    name: str, checks: Sequence[Check], plots: Plots | None = None, tables: Sequence[ChapterTable] = ()
-) -> Chapter:
-    """The chapter of claims.md with this name."""
-    title, about = _texts()[0][name]
-    return Chapter(name, title, about, checks, plots or {}, tables)
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import theorem1
-from adan_bench.theory.check import Chapter, ChapterTable, Check, chapter, check
+from adan_bench.theory.check import Chapter, ChapterTable, Check, check
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def run() -> Chapter:
         words: dict[str, Any] = {"name": name, "value": f"{value:.1e}", "ratio": f"{ratio:.3g}"}
         checks.append(check("complexity $name", abs(ratio / value - 1), 0.02, **words))
     checks += [*_theorem1_exponents(), *_theorem2_exponents()]
-    return chapter("complexity", checks, tables=[table(c, 0.1, name) for name, c in PAPER.items()])
+    return Chapter("complexity", checks, tables=[table(c, 0.1, name) for name, c in PAPER.items()])
 
 
 def _theorem1_exponents() -> list[Check]:

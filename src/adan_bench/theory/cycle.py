@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import Array, Chapter, Check, chapter, check, mean_ends
+from adan_bench.theory.check import Array, Chapter, Check, check, mean_ends
 from adan_bench.theory.problems import Problem
 
 
@@ -41,7 +41,7 @@ class CycleSetting:
 
 
 def run(replicas: int = 64) -> Chapter:
-    return chapter("cycle", [_one_cycle(replicas), _at_the_minimum(replicas), _restarts(replicas), _output()])
+    return Chapter("cycle", [_one_cycle(replicas), _at_the_minimum(replicas), _restarts(replicas), _output()])
 
 
 def first_cycle(setting: CycleSetting, method: methods.Algorithm2, replicas: int) -> tuple[Array, Array]:

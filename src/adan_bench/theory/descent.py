@@ -8,12 +8,12 @@ from itertools import pairwise
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import Chapter, Check, chapter, check, mean_ends
+from adan_bench.theory.check import Chapter, Check, check, mean_ends
 from adan_bench.theory.theorem1 import decayed_problem
 
 
 def run(replicas: int = 2000) -> Chapter:
-    return chapter("descent", [_prox(), _large_eps(), *_averages(replicas)])
+    return Chapter("descent", [_prox(), _large_eps(), *_averages(replicas)])
 
 
 def _prox(steps: int = 300) -> Check:

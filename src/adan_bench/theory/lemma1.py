@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import ROUNDING, Array, Chapter, Check, chapter, check, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, Check, check, distance
 from adan_bench.theory.methods import Gradient
 
 
@@ -22,7 +22,7 @@ def run(samples: int = 4000) -> Chapter:
         *_same("a quadratic, the same noise", lambda x, k: quadratic(x, k) + noise[k], zero, 0.5, 0.1, 120),
     ]
     expectation, plot = _expectation(quadratic, zero, samples)
-    return chapter("lemma-1", [*checks, *expectation], {"theory-lemma-1.png": plot})
+    return Chapter("lemma-1", [*checks, *expectation], plot)
 
 
 def _same(name: str, gradient: Gradient, start: Array, eta: float, beta: float, steps: int) -> list[Check]:

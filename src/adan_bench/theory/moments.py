@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from adan_bench.theory import methods
-from adan_bench.theory.check import ROUNDING, Array, Chapter, chapter, check, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, check, distance
 
 BETA = 0.1
 STEPS = 60
@@ -72,7 +72,7 @@ def run() -> Chapter:
         mu[k + 1] / (1 - product[k + 1]) * (c[k] @ g[: k + 1]) + (1 - mu[k]) / (1 - product[k]) * g[k]
         for k in range(1, STEPS)
     ]
-    return chapter(
+    return Chapter(
         "moments",
         [
             check("moments Adan", distance(us, adan_sums), ROUNDING),

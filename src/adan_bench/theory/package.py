@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods, moments, problems
-from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, chapter, check, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, check, distance
 
 Decay = Callable[..., Array]
 
@@ -101,7 +101,7 @@ def run(steps: int = 80, others: bool = True) -> Chapter:
         check("package restarts", wrong, 0, radius=RADIUS, steps=steps),
         check("package cycles", float(restarting.restarted.sum()), 3, at_least=True),
     ]
-    return chapter("package", checks, tables=[_lagged(steps)] if others else [])
+    return Chapter("package", checks, tables=[_lagged(steps)] if others else [])
 
 
 def _path(steps: int, name: str) -> float:

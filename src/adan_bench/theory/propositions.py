@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import Array, Chapter, Check, chapter, check
+from adan_bench.theory.check import Array, Chapter, Check, check
 
 
 def run(steps: int = 300) -> Chapter:
@@ -52,7 +52,7 @@ def run(steps: int = 300) -> Chapter:
         check("propositions η ratio, jump", spike, 1.0),
         check("propositions η ratio, β²", lagging, 1.0, at_least=True, beta=b),
     ]
-    return chapter("propositions", [*checks, *cycle_checks, _last_iteration()], {"theory-propositions.png": plot})
+    return Chapter("propositions", [*checks, *cycle_checks, _last_iteration()], plot)
 
 
 def _shares(gradients: Array, beta: tuple[float, float, float], eps: float) -> dict[str, Array]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods
-from adan_bench.theory.check import ROUNDING, Array, Chapter, chapter, check, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, check, distance
 
 EPS = 0.05
 
@@ -43,7 +43,7 @@ def run() -> Chapter:
         right.plot(k, schedule / lam, color="#0072B2", label="μ = 0.01")
         right.set(title="λ_k / λ = (1−μ)^k", xlabel="k", ylim=(0, 1.05))
 
-    return chapter(
+    return Chapter(
         "proximal",
         [
             check("proximal argmin, gradient", by_gradient, ROUNDING),
@@ -53,7 +53,7 @@ def run() -> Chapter:
             check("proximal schedule, steps", distance(schedule[1:], 0.99 * schedule[:-1]), ROUNDING),
             check("proximal schedule, floor", floor, 0.7, at_least=True, floor=f"{floor:.4f}"),
         ],
-        {"theory-proximal.png": plot},
+        plot,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from adan_bench.theory import methods, problems
-from adan_bench.theory.check import ROUNDING, Array, Chapter, Check, chapter, check, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, Check, check, distance
 from adan_bench.theory.methods import Algorithm1, Algorithm2, Gradient
 
 BETA, ETA, EPS = 0.2, 0.02, 0.1
@@ -21,7 +21,7 @@ def run() -> Chapter:
         *_same("a network on digits", network, start, 100),
         *_starts(quadratic, zero),
     ]
-    return chapter("reformulation", checks)
+    return Chapter("reformulation", checks)
 
 
 def _algorithm1(start: Array, footnote: bool) -> Algorithm1:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from adan_bench.records.stats import Interval, interval
 from adan_bench.theory import methods, moments, problems
-from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, Check, chapter, check, distance, mean_ends
+from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, Check, check, distance, mean_ends
 from adan_bench.theory.methods import Signs
 from adan_bench.theory.problems import Problem
 
@@ -37,21 +36,8 @@ def proof_constants(
     return beta, eta, steps
 
 
-@dataclass(frozen=True)
-class ProofSetting:
-    """A run at accuracy ϵ with the constants of the proof."""
-
-    accuracy: float
-    beta: tuple[float, float, float]
-    eta: float
-    mu: float
-    lam: float
-    eps: float
-    steps: int
-
-
-def theorem1_setting(problem: Problem, accuracy: float, lam: float = 0.65) -> ProofSetting:
-    """`proof_constants` with μ = √(2β3)·c∞/ε = 0.1/T, so that the decay stays.
+def theorem1_setting(problem: Problem, accuracy: float, lam: float = 0.65) -> tuple[dict[str, Any], int]:
+    """Algorithm 1's constants, and T: `proof_constants` with μ = √(2β3)·c∞/ε = 0.1/T, so that the decay stays.
 
     ε = c∞/5 because Lemma (prox) ends with a step that needs √n + ε ≤ (4/3)·c∞/(1 + ηλ)²; so ηλ ≤ 0.05.
     """
@@ -62,27 +48,27 @@ def theorem1_setting(problem: Problem, accuracy: float, lam: float = 0.65) -> Pr
     beta, eta, steps = proof_constants(accuracy, c, eps, problem.smoothness, problem.variance, gap)
     assert eta <= min(eps / (3 * problem.smoothness), 0.05 / lam)
     mu = 0.1 / steps
-    return ProofSetting(accuracy, (beta, beta, (mu * eps / c) ** 2 / 2), eta, mu, lam, eps, math.ceil(steps))
+    betas = beta, beta, (mu * eps / c) ** 2 / 2
+    return {"beta": betas, "eta": eta, "mu": mu, "lam": lam, "eps": eps}, math.ceil(steps)
 
 
 #: What the proof bounds on the way to 4ϵ², each with its bound in units of ϵ².
 BOUNDED = {"∇F_k(θ_k)": 4.0, "u_k + λ_k(√n_k + ε)∘θ_k": 1.0, "m_k − ∇f(θ_k)": 0.25, "v_k": 0.25}
 
 
-def theorem1(
-    problem: Problem, setting: ProofSetting, replicas: int, signs: Signs = methods.ADAN, every: int = 20
-) -> Array:
+def theorem1(problem: Problem, accuracy: float, replicas: int, signs: Signs = methods.ADAN, every: int = 20) -> Array:
     """The mean over every 20th iteration of the squared norms of `BOUNDED`, divided by their bounds: (4, replicas)."""
     rng = np.random.default_rng(7)
     start = np.tile(problem.start, (replicas, 1))
-    adan = methods.Algorithm1(start, setting.eta, setting.beta, setting.eps, setting.lam, setting.mu, signs=signs)
-    bounds = np.array(list(BOUNDED.values()))[:, None] * setting.accuracy**2
+    constants, steps = theorem1_setting(problem, accuracy)
+    adan = methods.Algorithm1(start, **constants, signs=signs)
+    bounds = np.array(list(BOUNDED.values()))[:, None] * accuracy**2
     total = np.zeros((len(bounds), replicas))
-    for k, theta in problem.visited(adan, setting.steps, rng, every):
-        decay = methods.decayed(setting.lam, setting.mu, k) * (np.sqrt(adan.n) + setting.eps) * theta
+    for k, theta in problem.visited(adan, steps, rng, every):
+        decay = methods.decayed(adan.lam, adan.mu, k) * (np.sqrt(adan.n) + adan.eps) * theta
         g = problem.full(theta)
         total += np.array([(x**2).sum(-1) for x in (g + decay, adan.u + decay, adan.m - g, adan.v)])
-    return np.asarray(total / math.ceil(setting.steps / every) / bounds)
+    return np.asarray(total / math.ceil(steps / every) / bounds)
 
 
 LENGTH = 16  # T = 16·ϵ^−4: long enough to pass the transient of every start below
@@ -161,7 +147,7 @@ def run(
             axes.set(title=name, xlabel="iterations T")
             axes.xaxis.set_minor_formatter("")
 
-    return chapter("theorem-1", checks, {"theory-theorem-1.png": plot}, tables)
+    return Chapter("theorem-1", checks, plot, tables)
 
 
 def decayed_problem() -> Problem:
@@ -185,9 +171,10 @@ def _bounds(accuracies: Sequence[float], replicas: int) -> list[Check]:
     """The bounds with the constants of the proof, at the upper ends of the intervals of the means."""
     problem, checks = decayed_problem(), []
     for accuracy in accuracies:
-        setting = theorem1_setting(problem, accuracy)
-        note = f"T = {setting.steps:,}, β = {setting.beta[0]:.2g}, η = {setting.eta:.2g}, λ = {setting.lam:g}, ε = c∞/5"
-        for (name, bound), shares in zip(BOUNDED.items(), theorem1(problem, setting, replicas), strict=True):
+        constants, steps = theorem1_setting(problem, accuracy)
+        note = "β = {beta[0]:.2g}, η = {eta:.2g}, λ = {lam:g}, ε = c∞/5".format(**constants)
+        note = f"T = {steps:,}, {note}"
+        for (name, bound), shares in zip(BOUNDED.items(), theorem1(problem, accuracy, replicas), strict=True):
             values: dict[str, Any] = {"name": name, "accuracy": f"{accuracy:g}", "share": f"{bound:g}", "note": note}
             checks.append(check("theorem-1 bound $name, ϵ = $accuracy", mean_ends(shares)[1], 1.0, **values))
     return checks
@@ -196,7 +183,6 @@ def _bounds(accuracies: Sequence[float], replicas: int) -> list[Check]:
 def _others(accuracy: float, replicas: int) -> ChapterTable:
     """The bound of the statement for other algorithms."""
     problem = decayed_problem()
-    setting = theorem1_setting(problem, accuracy)
     covered = {
         "v dropped": "no: the proof needs only ‖u − ∇f‖² ≤ 2‖m − ∇f‖² + 2‖v‖²",
         "v flipped": "no: that inequality has no sign of v in it",
@@ -205,7 +191,7 @@ def _others(accuracy: float, replicas: int) -> ChapterTable:
     rows = []
     for name, signs in {"Adan": methods.ADAN, **methods.OTHERS}.items():
         with np.errstate(all="ignore"):
-            share = float(theorem1(problem, setting, replicas, signs)[0].mean())
+            share = float(theorem1(problem, accuracy, replicas, signs)[0].mean())
         shown = f"{share:.3g}" if math.isfinite(share) else "diverges"
         rows.append([name, shown, "" if name == "Adan" else covered.get(name, "yes")])
     return ChapterTable(

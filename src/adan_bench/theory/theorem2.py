@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from adan_bench.theory import methods, moments, problems
-from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, Check, chapter, check, distance
+from adan_bench.theory.check import ROUNDING, Array, Chapter, ChapterTable, Check, check, distance
 from adan_bench.theory.methods import Signs
 from adan_bench.theory.problems import Problem
 from adan_bench.theory.theorem1 import geometric_mean, slopes, text
@@ -107,7 +107,7 @@ def run(
     title = "Median of the iterations on ripples, by how a cycle starts (inf: more than half did not end)"
     kinds = ["ϵ", "ϵ^−3.5", "Algorithm 2 as printed", "with Algorithm 1's m_0 = g_0"]
     tables = [ChapterTable("Exponents in 1/ϵ, 95% intervals", head, rows), ChapterTable(title, kinds, starts)]
-    return chapter("theorem-2", checks, {"theory-theorem-2.png": plot}, tables)
+    return Chapter("theorem-2", checks, plot, tables)
 
 
 def _recursion(steps: int = 60) -> Check:

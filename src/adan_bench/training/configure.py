@@ -220,16 +220,18 @@ def check_numbers(chosen: RunConfig) -> None:
         raise UsageError(f"--ema {chosen.ema:g}: the average would stay at the first weights; give less than 1")
 
 
-def check_data_folder(data: Path | None) -> None:
-    if data is not None and not data.is_dir():
+def check_data_folder(data: Path | None, needed: bool = False) -> None:
+    """Refuse a folder that does not exist, unless it is ADAN_DATA, which is for all commands, and not needed here."""
+    usual = os.environ.get("ADAN_DATA")
+    spared = data is not None and usual is not None and data.absolute() == Path(usual).absolute() and not needed
+    if data is not None and not data.is_dir() and not spared:
         parent = data.absolute().parent
         raise UsageError(f"--data or ADAN_DATA {data}: no such folder; {parent} holds: {listing(parent)}")
 
 
 def check_data(workload: Workload, data: Path | None) -> None:
     missing = workload.needs
-    if missing:
-        check_data_folder(data)
+    check_data_folder(data, needed=bool(missing))
     if data is not None:
         missing = [name for name in missing if not any((data / one).exists() for one in name.split(" or "))]
     if missing:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from adan_bench.config import Pause
 
 FINISHING = b"adan-bench: interrupted; finishing the step and writing a checkpoint; Ctrl-C again ends at once\n"
 
 
-class Interruptible(Pause):
-    """A pause that an interruption makes due as well. Until the run has made a step here, there is nothing to save."""
+class Pause:
+    """Tells a run when to stop for now, with a checkpoint to continue from: at a Unix time, or after Ctrl-C.
+
+    Until the run has made a step here (`stepped`), there is nothing to save.
+    """
 
     stepped = pressed = False
 
+    def __init__(self, until: float | None = None) -> None:
+        self.until = until
+
     def due(self, step: int) -> bool:
         self.stepped = True
-        return self.pressed or super().due(step)
+        return self.pressed or (self.until is not None and time.time() >= self.until)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Job:
 class Event:
     """What happened to one job: it began, moved on (progress) or ended (result).
 
-    steps_per_second: of all runs under way together.
+    steps_per_second: of all runs under way together; seconds_left: to the end of all, by the runs that have ended here.
     """
 
     job: Job
@@ -57,6 +57,7 @@ class Event:
     progress: RunProgress | None = None
     result: Mapping[str, Any] | None = None
     steps_per_second: float = 0.0
+    seconds_left: float = 0.0
 
 
 OnEvent = Callable[[Event], None]
@@ -156,7 +157,9 @@ class Tally:
 
     def _emit(self, job: Job, progress: RunProgress | None = None, result: Mapping[str, Any] | None = None) -> None:
         if self.on_event is not None:
-            self.on_event(Event(job, len(self.ended), self.total, progress, result, sum(self.rates.values())))
+            done, total = len(self.ended), self.total
+            left = (time.monotonic() - self.started) / max(1, self.runs) * (total - done)
+            self.on_event(Event(job, done, total, progress, result, sum(self.rates.values()), left))
 
     def facts(self) -> dict[str, Any]:
         """For the record of the study; steps_per_second counts all time."""

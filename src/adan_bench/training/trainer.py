@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from adan_bench.config import NEVER, SHARING, Pause, RunConfig, RunProgress, RunRecord, as_json
+from adan_bench.config import SHARING, RunConfig, RunProgress, RunRecord, as_json
 from adan_bench.data.batching import mapped
 from adan_bench.errors import UsageError, WorkloadError, short
 from adan_bench.records.environment import describe
@@ -30,6 +30,7 @@ from adan_bench.training import optimizers
 from adan_bench.training.configure import checksum, threads
 from adan_bench.training.distributed import ALONE, Ranks, joined
 from adan_bench.training.graph import side_stream
+from adan_bench.training.interrupts import Pause
 from adan_bench.training.randomness import rng_state, seed_everything, set_rng_state
 from adan_bench.training.roles import summary
 from adan_bench.training.schedules import schedule
@@ -50,7 +51,7 @@ def run(
     store: RunStore,
     on_progress: OnProgress | None = None,
     resume: bool = False,
-    pause: Pause = NEVER,
+    pause: Pause | None = None,
 ) -> Mapping[str, Any]:
     """Train as the configuration says, from the last checkpoint where `resume` finds one; the result that was recorded.
 
@@ -78,10 +79,6 @@ def run(
         with contextlib.nullcontext() if config.parallel else side_stream(trainer.device):
             try:
                 return trainer.train(store, on_progress, pause)
-            except UsageError:
-                if begun is None and ranks.rank == 0 and not store.checkpoints():
-                    store.discard()  # so that the corrected command finds no run there
-                raise
             finally:
                 del trainer.updater.forward  # DistributedDataParallel can hang if its process group ends first
 
@@ -201,9 +198,11 @@ class Trainer:
 
     # The loop
 
-    def train(self, store: RunStore, on_progress: OnProgress | None = None, pause: Pause = NEVER) -> Mapping[str, Any]:
+    def train(
+        self, store: RunStore, on_progress: OnProgress | None = None, pause: Pause | None = None
+    ) -> Mapping[str, Any]:
         """Train to the end, to a pause or to a loss that is not finite; the result."""
-        config, state = self.config, self.state
+        config, state, pause = self.config, self.state, pause or Pause()
         last = config.stop_after or config.steps
         clock, began = CheckpointClock(not config.checkpoint_every), (time.monotonic(), state.step)
         self.began = state.step, state.seconds

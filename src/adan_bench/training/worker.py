@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from adan_bench.config import Pause, RunConfig, RunProgress
+from adan_bench.config import RunConfig, RunProgress
 from adan_bench.errors import UsageError, WorkloadError
 from adan_bench.records.store import RunLocked, RunStore
-from adan_bench.training.interrupts import Interruptible, on_ctrl_c
+from adan_bench.training.interrupts import Pause, on_ctrl_c
 from adan_bench.training.jobs import INTERRUPTED, Job, record_failure
 from adan_bench.training.scripts import where
 
@@ -23,7 +23,7 @@ def perform(
 ) -> Mapping[str, Any]:
     """Make a run; one that cannot be made is recorded with the reason, so that it does not stop the others.
 
-    One that another process is making or has made is not this one's to record: RunLocked.
+    RunLocked: another process is making it or has made it, so that nothing is recorded here.
     """
     try:
         return attempt(job, on_progress, pause)
@@ -87,7 +87,7 @@ def main() -> None:
         except BrokenPipeError:
             os._exit(1)  # whoever asked is gone; the record is on disk and resumes
 
-    pause = Interruptible()  # of the run under way
+    pause = Pause()  # of the run under way
 
     def press() -> None:  # by Ctrl-C in the terminal, by the pool, or by both
         if _rank() > 0:  # the first decides for all
@@ -99,7 +99,7 @@ def main() -> None:
     with on_ctrl_c(press):
         for line in sys.stdin:
             job = Job.from_json(json.loads(line))
-            pause = Interruptible(job.until)
+            pause = Pause(job.until)
             try:
                 result = perform(job, lambda progress: answer(progress=dataclasses.asdict(progress)), pause)
             except RunLocked as error:
@@ -111,7 +111,7 @@ def main() -> None:
             answer(result=result, leaves=leaves)
             if leaves:
                 return
-            pause = Interruptible()
+            pause = Pause()
 
 
 if __name__ == "__main__":
