@@ -220,8 +220,8 @@ def test_a_script_with_one_workload_names_it(bench: Any, tiny: Path) -> None:
 
 def test_a_typo_does_not_list_every_name(bench: Any, tmp_path: Path) -> None:
     code, _, err = bench("compare", "ptb-lstn", "--out", tmp_path / "a")
-    own = "one of your own needs its --script FILE"
-    assert (code, err) == (2, f"adan-bench: no workload 'ptb-lstn'; did you mean ptb-lstm?; {own}\n")
+    own = "(a workload of your own needs --script FILE)"
+    assert (code, err) == (2, f"adan-bench: no workload 'ptb-lstn'; did you mean ptb-lstm? {own}\n")
 
 
 def test_a_folder_that_cannot_be_made_is_named_without_errno(bench: Any, tiny: Path) -> None:

@@ -150,5 +150,6 @@ def workloads() -> dict[str, Workload]:
 def get_workload(name: str, scale: str = SCALES[0]) -> Workload:
     known = workloads()
     if name not in known:
-        raise UsageError(f"{unknown('workload', name, known)}; one of your own needs its --script FILE")
+        error = unknown("workload", name, known, see="adan-bench list workloads")
+        raise UsageError(f"{error} (a workload of your own needs --script FILE)")
     return known[name].at(scale)
