@@ -117,7 +117,8 @@ def suggest_from_adamw(
         "b2 = 0.92 (paper): Adan is not sensitive to it.",
         "b3 = 0.99 (paper): its default.",
         f"weight_decay = {decay:g}, AdamW's ÷ {LR_RATIO:g} (paper): 0.02 for ViT, AdamW 0.05; lr·λ stays AdamW's.",
-        f"warmup_steps = {warmup:,} (authors): twice AdamW's, up to half the run; at least AdamW's and {WARMUP:.0%}.",
+        f"warmup_steps = {warmup:,} (authors): twice AdamW's, at most half the run, but at least AdamW's own"
+        f" and {WARMUP:.0%}.",
         f"eps = {eps:g} (kept): the paper also keeps the compared optimizer's ε.",
     ]
     return Suggestion(new_lr, (b1, 0.92, 0.99), eps, decay, warmup, tuple(why))

@@ -31,7 +31,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["run", "nope"], ["'nope'", "digits-vit", "ptb-lstm"]),
+        (["run", "nope"], ["no workload 'nope'; see: adan-bench list workloads (", "needs --script FILE)\n"]),
         (["run", "digit-vit"], ["did you mean digits-vit"]),
         (["compare", "digits-vit", "--seeds", "1001"], ["--seeds 1001", "1000"]),  # the first seed of trials is 1000
         (["compare"], ["no workload was named", "adan-bench list", "--script FILE"]),
@@ -61,7 +61,14 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
             ["run", "digits-vit", "--warmup", "0.7", "--cooldown", "0.6"],
             ["--warmup 0.7 and --cooldown 0.6", "at most 1"],
         ),
+        (
+            ["compare", "digits-vit", "--optimizers", "adan,", "adamw"],
+            ["'adamw': it is an optimizer", "without spaces"],
+        ),
         (["compare", "digits-vit", "--ema", "1"], ["--ema 1", "less than 1"]),
+        (["run", "digits-vit", "--warmup", "2"], ["--warmup 2: must be at most 1\n"]),
+        (["run", "digits-vit", "--steps", "-3"], ["--steps -3: must be at least 1\n"]),
+        (["report"], ["Missing argument", "; see: adan-bench report --help\n"]),
         (["run", "digits-vit", "--seed", "-1"], ["--seed -1", "0"]),
         (["compare", "digits-vit", "--init", "/nowhere/w.pt"], ["--init /nowhere/w.pt", "no such file or folder"]),
         (["compare", "digits-vit", "--init", "."], ["--init .", "--keep-weights"]),
@@ -85,7 +92,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["compare", "digits-vit", "--tuned", "something.txt"], ["--tuned something.txt", "best.json"]),
         (["compare", "digits-vit", "--tuned", "no.json"], ["--tuned no.json: no such file; give"]),
         (["report", "nope"], ["nope: no such folder", "holds: something.txt"]),
-        (["list", "nope"], ["workloads", "optimizers", "tables"]),
+        (["list", "nope"], [": 'nope' is not one of 'workloads', 'optimizers', 'tables'"]),
         (["nope"], ["list", "run", "compare", "tune", "report"]),
         (["run", "digits-vit", "--time-limit", "5x"], ["--time-limit 5x", "90s, 25m, 2h"]),
         (["compare", "digits-vit", "--time-limit", "0s"], ["--time-limit 0s", "90s, 25m, 2h"]),
@@ -101,6 +108,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["reproduce", "resnet18", "--radius", "3"], ["--radius 3: no row"]),
         (["speed", "GPT-2-1B", "--optimizers", "adan:nope=1"], ["adan has no setting 'nope'"]),
         (["memory", "GPT-2-2B"], ["no model 'GPT-2-2B'; did you mean GPT-2-1B"]),
+        (["memory", "Falcon"], ["adan-bench: no model 'Falcon'; see: adan-bench memory --help (", "such as 7B)\n"]),
         (["memory", "0"], ["whole and at least 1, got 0"]),
         (["memory", "7B", "--gpus", "0"], ["--gpus 0"]),
         (["memory", "7B", "--weights", "fp16"], ["'fp32', 'bf16'"]),
@@ -108,6 +116,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m adan_bench.cli"
         (["speed", "ViT-X"], ["no model 'ViT-X'; did you mean ViT-", "There are: ResNet-50"]),
         (["speed", "ViT-B", "--scale", "huge"], ["--scale huge: no such scale"]),
         (["study", "vit-26"], ["vit-26"]),
+        (["study", "something"], ["no study 'something'; see: adan-bench list studies\n"]),
         (["study", "nothing.toml"], ["nothing.toml"]),
         (["theory", "--only", "nope"], [*STUDIES]),
         (["compare", "digits-vit", "--ranks", "3"], ["3 ranks: a batch of 64 cannot be", "as --batch-size 66"]),

@@ -158,7 +158,8 @@ def test_cifars_own_files(data: Path, tmp_path: Path) -> None:
     assert found.note.startswith("CIFAR-10 from cifar-10-batches-py: 40 to train")
     settings("cifar-resnet34", scale="paper", data=tmp_path)
     (tmp_path / CIFAR_FOLDER).rename(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=r"needs cifar10/train.parquet or .*, cifar10/test.parquet or .*, which"):
+    needs = r"needs cifar-10-batches-py, or cifar10/train\.parquet and cifar10/test\.parquet, which"
+    with pytest.raises(UsageError, match=needs):
         settings("cifar-resnet34", scale="paper", data=tmp_path)
 
 

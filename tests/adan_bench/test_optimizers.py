@@ -73,7 +73,7 @@ def test_unknown_setting() -> None:
 )
 def test_our_rivals_refuse_wrong_values(name: str, setting: dict[str, Any], words: str) -> None:
     spec = get_optimizer(name)
-    with pytest.raises(UsageError, match=f"{name} refuses .*: {words}"):
+    with pytest.raises(UsageError, match=f"{name} rejects .*: {words}"):
         optimizers.check_values(spec, {**optimizers.defaults(spec), **setting})
 
 

@@ -121,8 +121,8 @@ def test_list(bench: Any, script: Path) -> None:
         (["--optimizer", "mine.py:SignSGD"], ["no optimizer 'mine.py'", "@adan_bench.optimizer", "--script FILE"]),
         (["--optimizer", "signsg"], ["did you mean signsgd?", "to add one: @adan_bench.optimizer"]),
         (["--optimizer", "signsgd", "--set", "beta=1"], ["signsgd has no setting 'beta'; it has: lr, momentum"]),
-        (["--optimizer", "signsgd", "--set", "momentum=2"], ["signsgd refuses lr=0.03 momentum=2: momentum must be"]),
-        (["--optimizer", "nesterov", "--set", "beta=1"], ["nesterov refuses", "beta=1", "unexpected keyword"]),
+        (["--optimizer", "signsgd", "--set", "momentum=2"], ["signsgd rejects lr=0.03 momentum=2: momentum must be"]),
+        (["--optimizer", "nesterov", "--set", "beta=1"], ["nesterov rejects", "beta=1", "unexpected keyword"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -164,7 +164,7 @@ def test_a_wrong_declaration(tmp_path: Path, decorated: str, words: str) -> None
     [
         ("pass", "a: wrong:f made None; return a torch.optim.Optimizer"),
         ("return Bare(params, {})", "a: its parameter groups have no 'lr' to schedule"),
-        ("return torch.optim.SGD(params, lr=-lr)", "a refuses lr=1: Invalid learning rate: -1"),
+        ("return torch.optim.SGD(params, lr=-lr)", "a rejects lr=1: Invalid learning rate: -1"),
     ],
 )
 def test_a_function_that_makes_no_optimizer(tmp_path: Path, body: str, words: str) -> None:

@@ -66,6 +66,7 @@ def test_trials_that_all_fail(bench: Any, tmp_path: Path) -> None:
     code, text, _ = bench("tune", "--script", script, "--optimizers", "adan", "--trials", 2, "--out", out)
     assert code == 1
     assert "all 2 runs failed: RuntimeError: no such luck" in text
+    assert text.count("\nOnce the cause is fixed, repeat the failed runs with --resume.\n") == 1
     assert "failed: /" not in text
     assert "best" not in text  # a column of the table
     assert "--tuned" not in text

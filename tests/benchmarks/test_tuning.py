@@ -137,8 +137,8 @@ def test_warm_up_is_that_of_every_search_but_ppos_the_ladders_and_the_fields():
     names = [search.study for search in SEARCHES if search.family != "PPO" and search.study not in fields]
     shares = {name: {run.config.warmup for run in STORED[name].search["adan"]} for name in names}
     assert {name: found for name, found in shares.items() if found != {WARMUP}} == {name: {0.1} for name in LADDERS}
-    said = f"Our searches have {WARMUP:.0%}, but for PPO's, the ladder's with 10%, and those of today's optimizers"
-    assert f"{said}: of 2, 5 and 10%, 10% won in" in TEXT
+    said = f"Our searches have {WARMUP:.0%}, except those of PPO, of the ladder (10%) and of today's optimizers."
+    assert f"{said} The last try 2, 5 and 10%; 10% won in" in TEXT
 
 
 def test_what_the_fields_search_chose_beside_rates():
@@ -147,9 +147,9 @@ def test_what_the_fields_search_chose_beside_rates():
     best = [(name, best_trial(trials).config) for study in FIELDS for name, trials in study.search.items()]
     ours, theirs = ([config for name, config in best if name == who] for who in ("adan", "adamw"))
     long = [sum(config.warmup == 0.1 for config in of) for of in ([config for _, config in best], ours)]
-    assert f"10% won in {long[0]} of {len(best)}, Adan's in {long[1]} of {len(ours)}," in TEXT
+    assert f"10% won in {long[0]} of {len(best)}, for Adan in {long[1]} of {len(ours)} (" in TEXT
     assert len({config.settings["weight_decay"] for _, config in best if config.warmup == 0.1}) == 5  # one per point
-    assert "at five points in all;" in TEXT
+    assert "(five points in all)." in TEXT
     assert "Adan's 0.8492 above had 5%." in TEXT
     assert {run.config.warmup for group in STORED["default-gpt"].groups for run in group.runs} == {0.05}
     decays = [f(config.settings["weight_decay"] for config in of) for of in (theirs, ours) for f in (min, max)]

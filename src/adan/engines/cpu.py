@@ -47,9 +47,9 @@ TYPES: dict[torch.dtype | str, int] = {name: i for i, name in enumerate((*_FLOAT
 @cache
 def _load(path: str) -> tuple[Any, str | None]:
     """The library, or None and the reason."""
-    remedy = "install a C compiler and reinstall adan from its source to have it built"
+    remedy = "install a C compiler and reinstall adan from source"
     if not Path(path).exists():
-        remedy = "it is not built on Windows" if sys.platform == "win32" else f"{remedy}, without ADAN_PURE"
+        remedy = "it is not built on Windows" if sys.platform == "win32" else f"{remedy}, with ADAN_PURE unset"
         return None, f"adan was installed without its C library {path}; {remedy}"
     try:
         library = ctypes.CDLL(path)

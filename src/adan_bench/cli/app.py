@@ -89,8 +89,19 @@ def _after_failure(error: OSError, call: Invocation) -> str:
     return further
 
 
+#: typer's words for a value of the wrong kind or size, some of them pydantic's, and plainer ones.
+_PLAINER = {
+    "Value error, ": "",
+    "Input should be": "must be",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+
+
 def _usage_line(error: Any, call: Invocation) -> str:
     text = " ".join(str(error.format_message()).split())
+    for theirs, ours in _PLAINER.items():
+        text = text.replace(theirs, ours)
     context = getattr(error, "ctx", None)
     if context is None:
         return text
@@ -103,6 +114,6 @@ def _usage_line(error: Any, call: Invocation) -> str:
             return f"{option} {value}: {text.partition(': ')[2] or text}"
     commands = getattr(context.command, "commands", None)
     if not commands:
-        return text
+        return f"{text.rstrip('.')}; see: adan-bench {context.info_name} --help" if "Missing" in text else text
     begin = f"{text} There" if text.endswith("?") else f"{text.rstrip('.') or 'no command was given'}; there"
     return f"{begin} are: {', '.join(commands)}"

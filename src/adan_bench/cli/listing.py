@@ -68,7 +68,7 @@ def _own(kind: Listed, script: Path) -> list[dict[str, Any]]:
 
 
 def _workload_rows() -> list[dict[str, Any]]:
-    from adan_bench.workloads.registry import extras, is_bundled, workloads
+    from adan_bench.workloads.registry import absent, extras, is_bundled, workloads
 
     return [
         {
@@ -80,7 +80,7 @@ def _workload_rows() -> list[dict[str, Any]]:
             "data": ", ".join(w.needs) or ("bundled" if is_bundled(w) else "its own"),
             "scales": ", ".join(w.scales),
             "extra": extras(w),
-            "install": f" · needs: pip install '.[{extras(w)}]'" if extras(w) else "",
+            "install": f" · needs: pip install '.[{extras(w)}]'" if absent(w) else "",
         }
         for w in workloads().values()
     ]

@@ -50,6 +50,8 @@ def memory(
             kahan_sum=kahan_sum,
             release_gradients=release_gradients,
         )
+    except UsageError:
+        raise
     except ValueError as error:
         raise UsageError(f"{model}: {error}") from error
     if not as_json:

@@ -78,6 +78,8 @@ def write_and_show(
             (show_tuning if trials else show_summaries)(console, summaries)
             for record in failed[:5]:
                 say(console, f"failed: {record.path}: {(record.result or {}).get('error')}")
+        if failed:
+            say(console, "Once the cause is fixed, repeat the failed runs with --resume.")
         lost = [f"left out: {error}" for error in damaged]
         lost += [f"nothing saved for {who}: no trial of it has a final value to choose settings by" for who in untuned]
         for text in lost:

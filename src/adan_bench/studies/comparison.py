@@ -77,6 +77,8 @@ def compared(
     saved = None if tuned is None else read_tuned(tuned)["workloads"]
     arms: dict[Key, Arm] = {}
     for name in workloads:
+        if name in optimizers.known():
+            raise UsageError(f"no workload {name!r}: it is an optimizer; write --optimizers A,B,C without spaces")
         workload = get_workload(name, chosen.scale)
         for size in batch_sizes or [chosen.batch_size or workload.batch_size]:
             at_size = _at_batch_size(workload, chosen, size) if batch_sizes else chosen

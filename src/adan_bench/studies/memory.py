@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from adan_bench.errors import unknown
+from adan_bench.errors import UsageError, unknown
 from adan_bench.studies.speed import MODELS
 from adan_bench.task import SCALES
 from adan_bench.workloads.registry import get_workload, workloads
@@ -52,5 +52,6 @@ def find_model(name: str, scale: str = SCALES[0], data: Path | None = None) -> A
         with torch.device("meta"):
             return MODELS[name].build()
     if name not in workloads():
-        raise unknown("model", name, ["a number such as 7B or 345M", *LLAMAS, *MODELS, *workloads()])
+        error = unknown("model", name, [*LLAMAS, *MODELS, *workloads()], see="adan-bench memory --help")
+        raise UsageError(f"{error} (or give a number of parameters, such as 7B)")
     return get_workload(name, scale).task(data=data).model

@@ -129,7 +129,7 @@ def find(name: str, beside: Path | None = None) -> Path:
     if name not in library():
         if own.suffix == ".toml" and beside is None:
             raise UsageError(f"{name}: no such file; give a study of `adan-bench list studies`, or a TOML file")
-        raise unknown("study", name, library())
+        raise unknown("study", name, library(), see="adan-bench list studies")
     return library()[name]
 
 

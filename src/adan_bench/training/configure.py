@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from importlib import resources
@@ -238,7 +238,16 @@ def check_data(workload: Workload, data: Path | None) -> None:
         remedy = ": give --data DIR or set ADAN_DATA to a folder that holds it"
         if data is not None:
             remedy = f", which {data} does not hold; it holds: {listing(data)}"
-        raise UsageError(f"{workload.name} needs {', '.join(missing)}{remedy}")
+        raise UsageError(f"{workload.name} needs {_either(missing)}{remedy}")
+
+
+def _either(needs: Sequence[str]) -> str:
+    """Names that a scale needs, each perhaps "A or B", in words: one B that stands for all comes first."""
+    pairs = [name.partition(" or ") for name in needs]
+    others = {other for _, _, other in pairs}
+    if len(others) == 1 and all(others):
+        return f"{others.pop()}, or {' and '.join(first for first, _, _ in pairs)}"
+    return ", ".join(needs)
 
 
 def check_device(device: str, ranks: int = 1) -> None:

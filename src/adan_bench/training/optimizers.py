@@ -285,7 +285,7 @@ def check_values(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
         raise
     except Exception as error:  # each library has its own
         values = " ".join(f"{key}={value}" for key, value in settings.items())
-        raise UsageError(f"{spec.name} refuses {values}: {' '.join(str(error).split())}") from error
+        raise UsageError(f"{spec.name} rejects {values}: {' '.join(str(error).split())}") from error
 
 
 def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:

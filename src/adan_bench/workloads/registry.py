@@ -131,11 +131,15 @@ def extras(workload: Workload) -> str:
     return "paper,vision" if "torchvision" in needed else "paper" if needed else ""
 
 
+def absent(workload: Workload) -> list[str]:
+    """The packages that a bundled workload needs and that are not installed."""
+    return [name for name in packages(workload) if importlib.util.find_spec(name) is None]
+
+
 def check_packages(workload: Workload) -> None:
     """Refuse a bundled workload without the packages that it needs, before any work."""
-    for name in packages(workload):
-        if importlib.util.find_spec(name) is None:
-            raise UsageError(f"{workload.name} needs the package {name}; run: pip install '.[{extras(workload)}]'")
+    for name in absent(workload):
+        raise UsageError(f"{workload.name} needs the package {name}; run: pip install '.[{extras(workload)}]'")
 
 
 def workloads() -> dict[str, Workload]:
@@ -150,5 +154,6 @@ def workloads() -> dict[str, Workload]:
 def get_workload(name: str, scale: str = SCALES[0]) -> Workload:
     known = workloads()
     if name not in known:
-        raise UsageError(f"{unknown('workload', name, known)}; one of your own needs its --script FILE")
+        error = unknown("workload", name, known, see="adan-bench list workloads")
+        raise UsageError(f"{error} (a workload of your own needs --script FILE)")
     return known[name].at(scale)
