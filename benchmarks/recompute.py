@@ -23,6 +23,7 @@ from scipy.stats import sem, t, ttest_ind
 
 ROOT = Path(__file__).resolve().parent.parent
 FEWEST = 3  # seeds; with fewer nothing is compared
+CLAIMED = 5  # seeds of what is bold
 ERRORS: dict[str, Callable[[float], float]] = {"perplexity": math.log, "loss": float}
 PAGE: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results_page.json").read_text(encoding="utf-8"))
 
@@ -153,11 +154,13 @@ def rows() -> Iterator[list[str]]:
         gap = statistics.fmean(row.adan.values) - statistics.fmean(row.best.values)
         ours = [row.adan, row.whole] if row.kind == "halves" else [row.adan]
         best = f"{PAGE['names'][row.best.first.optimizer]} {row.best.text()}"
-        said = _said(row.adan, row.best, gap, low, high)
-        ends = [_welch(*pair).confidence_interval(0.95) for pair in row.also]
-        same = sum(min(np.sign(gap) * end for end in (low, high)) > 0 for low, high in ends)
-        searches = f"{1 + same} of {1 + len(ends)}" if ":" in said else f"{1 + len(ends)}"
-        yield [row.label, *(group.text() for group in ours), best, said, *([] if row.kind == "recipes" else [searches])]
+        said, word = _said(row.adan, row.best, gap, low, high), _word(row.adan, row.best, low, high)
+        words = [word, *(_word(*pair, *_welch(*pair).confidence_interval(0.95)) for pair in row.also)]
+        searches = f"{words.count(word)} of {len(words)}" if row.also else "1"
+        enough = min(len(row.adan.values), len(row.best.values)) >= CLAIMED
+        bold = "**" if word and enough and row.also and {*words} == {word} else ""
+        texts = [*(group.text() for group in ours), best, f"{bold}{said}{bold}"]
+        yield [row.label, *texts, *([] if row.kind == "recipes" else [searches])]
 
 
 def lefts() -> list[int]:
@@ -185,11 +188,16 @@ def _spread(run: RawRun, mean: float, half: float) -> str:
 
 
 def _said(a: Any, b: Any, gap: float, low: float, high: float) -> str:
-    unit, better = _unit(a.first), (low > 0) == a.first.higher_is_better
+    unit, word = _unit(a.first), _word(a, b, low, high)
     factor, digits = unit.get("factor", 1), unit.get("digits", 4)
     ends = [f"{factor * value:+,.{digits}f}".replace("-", "−") for value in (gap, low, high)]
-    unclear = low <= 0 <= high or (a if better else b).diverged
-    return f"{ends[0]} [{ends[1]}, {ends[2]}]" + ("" if unclear else ": better" if better else ": worse")
+    return f"{ends[0]} [{ends[1]}, {ends[2]}]" + (f": {word}" if word else "")
+
+
+def _word(a: Any, b: Any, low: float, high: float) -> str:
+    """Empty where the difference is not significant, or where seeds of the one that is ahead diverged."""
+    better = (low > 0) == a.first.higher_is_better
+    return "" if low <= 0 <= high or (a if better else b).diverged else "better" if better else "worse"
 
 
 # Today's optimizers
@@ -389,9 +397,11 @@ def _pooled(y: Any, v: Any) -> list[str]:
 def differences() -> list[str]:
     """What the page says otherwise."""
     text = "".join((ROOT / "docs" / f"results{page}.md").read_text(encoding="utf-8") for page in ("", "-details"))
-    searched = [[*line[:-2], line[-1]] for kind in ("compared:rows", "noisy") for line in _tables(text, kind)]
-    searched += [line[:-1] for line in _tables(text, "compared:recipes")]
-    searched += [[*line[:-2], line[-1]] for line in _tables(text, "compared:halves")]
+    searched = [
+        [*line[:-2], line[-1]] for kind in ("compared:rows", "noisy") for line in _tables(text, kind, bold=True)
+    ]
+    searched += [line[:-1] for line in _tables(text, "compared:recipes", bold=True)]
+    searched += [[*line[:-2], line[-1]] for line in _tables(text, "compared:halves", bold=True)]
     shown = [[cell.split(" (of ")[0] for cell in (line[0].split(": ")[0], *line[1:])] for line in searched]
     chapters = dict.fromkeys(row["chapter"] for row in PAGE["field"])
     of_field = [line for name in chapters for line in _tables(text, f"field:{name}")]
@@ -407,12 +417,15 @@ def differences() -> list[str]:
     return [f"{label}: the page has {a}, the records {b}" for label, a, b in pairs if a != b]
 
 
-def _tables(text: str, name: str) -> list[list[str]]:
-    """The lines of the tables between a page's markers, without their heads; none where there are no markers."""
+def _tables(text: str, name: str, bold: bool = False) -> list[list[str]]:
+    """The lines of the tables between a page's markers, without their heads; none where there are no markers.
+
+    bold: whether asterisks stay.
+    """
     lines = text.partition(f"<!-- table {name} -->")[2].partition("<!-- end -->")[0].splitlines()
     heads = {i - above for i, line in enumerate(lines) if line.startswith("| ---") for above in (0, 1)}
     found = [line.strip("|").split("|") for i, line in enumerate(lines) if line.startswith("|") and i not in heads]
-    return [[cell.strip(" *") for cell in cells] for cells in found]
+    return [[cell.strip(" " if bold else " *") for cell in cells] for cells in found]
 
 
 if __name__ == "__main__":

@@ -116,12 +116,12 @@ class Contest:
 
     @property
     def agreeing(self) -> int:
-        """How many searches have this row's verdict; the others' is not corrected."""
+        """How many searches have this row's verdict, "not significant" included; the others' is not corrected."""
         return 1 + [ours.minus(theirs).word for ours, theirs in self.also].count(self.lead.word)
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the protocol lets it be claimed: significant, five seeds, several searches that all agree."""
+        """Whether it is bold: significant, five seeds, several searches that all agree (docs/protocol.md, its end)."""
         seeds = min(self.adan.n, self.best.n)
         return self.lead.word != UNCLEAR and seeds >= CLAIMED and 1 < self.agreeing == 1 + len(self.also)
 
@@ -217,8 +217,8 @@ def compared(kind: str, stored: Stored, *, noisy: bool = False) -> str:
         best += f" (of {len(r.others)})" if len(r.others) > 1 else ""
         n = "/".join(dict.fromkeys(group.counted for group in (r.adan, r.best)))
         gap = f"**{r.unit.finding(r.lead)}**" if r.is_confirmed else r.unit.finding(r.lead)
-        agreeing = "" if r.lead.word == UNCLEAR else f"{r.agreeing} of "
-        results = [*(r.unit.spread(group.final()) for group in ours), best, gap, n, f"{agreeing}{1 + len(r.also)}"]
+        searches = f"{r.agreeing} of {1 + len(r.also)}" if r.also else "1"
+        results = [*(r.unit.spread(group.final()) for group in ours), best, gap, n, searches]
         lines.append([f"{r.label}: {r.adan.first.metric}", *results])
     adan = ["Adan, half the steps", "Adan, all"] if kind == "halves" else ["Adan"]
     head = ["", *adan, "best baseline", "difference", "seeds", "searches"]

@@ -439,7 +439,7 @@ def test_how_many_steps_are_saved(studies):
     assert f"is not significant (English's {-apart[8_000].difference.mean:.4f} is)" in PAGE
     assert all(english.ratio("adan", steps).low > 0.5 for steps in english.lengths)
     like_english = ladder.Ladder.of({who: {t: own[t] for t in english.lengths} for who, own in found.own.items()})
-    assert f"by English's two-length fit it saves {1 - like_english.ratio('adan', 8_000).mean:.0%}" in PAGE
+    assert f"fitted like English's, to two lengths, it saves {1 - like_english.ratio('adan', 8_000).mean:.0%}" in PAGE
     config = found.own["adamw"][8_000].first.config
     per_parameter = 8_000 * config.batch_size * 256 / found.own["adamw"][8_000].first.environment["parameters"]
     assert f"at most {per_parameter:.0f} bytes per parameter" in PAGE
