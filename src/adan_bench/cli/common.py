@@ -158,11 +158,15 @@ class Invocation:
         words = [word for word in self.words if word != "--resume"]
         if not any(word == "--out" or word.startswith("--out=") for word in words):
             words += ["--out", str(self.records)]
-        program = ["adan-bench"]
+        program, nodes = ["adan-bench"], os.environ.get("GROUP_WORLD_SIZE", "1")
         if "RANK" in os.environ:
             ranks = os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"))
-            program = ["torchrun", "--nproc-per-node", ranks, "-m", "adan_bench.cli"]
-        return f"continue with: {shlex.join([*program, *words, '--resume'])}"
+            # torchrun does not tell a rank its rendezvous options; with c10d's, the command is the same on every node.
+            meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", os.environ.get("MASTER_ADDR", "HOST")]
+            several = [] if nodes == "1" else ["--nnodes", nodes, *meet]
+            program = ["torchrun", *several, "--nproc-per-node", ranks, "-m", "adan_bench.cli"]
+        begin = "continue with" if nodes == "1" else f"continue on each of the {nodes} nodes with"
+        return f"{begin}: {shlex.join([*program, *words, '--resume'])}"
 
 
 def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

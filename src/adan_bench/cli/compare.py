@@ -48,8 +48,8 @@ def compare(
         raise UsageError(f"--batch-size {size} and --batch-sizes {batch_sizes}: leave out one, or add {size} to them")
     more: dict[str, Any] = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
     arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=tune, seeds=seeds, **more)
-    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
-    write_and_show([folder], folder, as_json)
+    errors = make_and_show([[*arms.values()]], chosen, folder, call, as_json)
+    write_and_show([folder], folder, as_json, errors)
 
 
 @run_flags(without=("seed",))
@@ -94,9 +94,9 @@ def _search(arms: dict[Any, Any], folder: Path, file: Path, chosen: RunConfig, c
 
     if file.exists():
         read_tuned(file, "--save")
-    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
+    errors = make_and_show([[*arms.values()]], chosen, folder, call, as_json)
     save_tuned(arms, file)
-    write_and_show([folder], folder, as_json, arms, file)
+    write_and_show([folder], folder, as_json, errors, arms, file)
 
 
 def report(

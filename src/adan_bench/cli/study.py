@@ -45,5 +45,5 @@ def study(names: Names, as_json: Json = False, *, chosen: RunConfig, call: Invoc
     studies, wanted = read(names), [find(name).stem for name in names]
     folder = call.records_in()
     groups = arms(studies, wanted, chosen, folder)
-    make_and_show(groups, chosen, folder, call, as_json)
-    write_and_show([folder], folder, as_json)
+    errors = make_and_show(groups, chosen, folder, call, as_json)
+    write_and_show([folder], folder, as_json, errors)
