@@ -26,11 +26,11 @@ class Listed(str, Enum):
 
 
 def list_(
-    kind: Annotated[Listed, typer.Argument()] = Listed.workloads,
-    script: Annotated[Path | None, typer.Option(help="A Python file with your own workloads and optimizers.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON array on standard output.")] = False,
+    kind: Annotated[Listed, typer.Argument(help="What to list.")] = Listed.workloads,
+    script: Annotated[Path | None, typer.Option(help="List what this Python file of yours registers.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array instead of text.")] = False,
 ) -> None:
-    """Show the workloads, the optimizers, the paper's tables, or the bundled studies."""
+    """List the workloads, the optimizers, the paper's tables, or the bundled studies."""
     details, listed = LISTS[kind]
     rows = listed()
     if script is not None:

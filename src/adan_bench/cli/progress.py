@@ -177,10 +177,10 @@ def _as_json(event: Event) -> dict[str, Any]:
 
 
 def _broken(name: str, width: int) -> str:
-    r"""The name of an optimizer, on several lines where it would take more than a quarter of a table's width.
+    """The name of an optimizer, on several lines where it would take more than a quarter of a table's width.
 
-    >>> _broken("adan:state_format=8bit,stochastic_rounding=true", 80)
-    'adan:\\nstate_format=8bit,\\nstochastic_rounding=\\ntrue'
+    >>> _broken("adan:state_format=8bit,stochastic_rounding=true", 80).splitlines()
+    ['adan:', 'state_format=8bit,', 'stochastic_rounding=', 'true']
     """
     for mark in ("([:,])", "(=)"):
         lines = (re.sub(mark, r"\1\n", line) if len(line) > width // 4 else line for line in name.splitlines())

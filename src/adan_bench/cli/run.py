@@ -19,7 +19,9 @@ from adan_bench.records.store import RunLocked, RunStore, runs_below
 @run_flags(without=("cluster", "jobs", "ranks"))
 def run(
     workload: Workload = "",
-    optimizer: Annotated[str, typer.Option(help="A name from `adan-bench list optimizers`.")] = "adan",
+    optimizer: Annotated[
+        str, typer.Option(help="A name from `adan-bench list optimizers`, or a variant such as adan:state_format=8bit.")
+    ] = "adan",
     set_: Set = None,
     as_json: Json = False,
     *,

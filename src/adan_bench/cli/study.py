@@ -39,7 +39,7 @@ def rows() -> list[dict[str, Any]]:
     "data", "script", "device", "graph", "threads", "checkpoint_every", "ranks", "parallel", "cluster", "tensorboard"
 )
 def study(names: Names, as_json: Json = False, *, chosen: RunConfig, call: Invocation) -> None:
-    """Run studies: an equal search for every optimizer, then seeds, as TOML files describe them."""
+    """Run studies that TOML files describe: an equal search for every optimizer, then several seeds."""
     from adan_bench.studies.study import arms, find, read
 
     studies, wanted = read(names), [find(name).stem for name in names]
