@@ -71,7 +71,8 @@ def run(
             if begins and store.exists and not store.checkpoints():
                 store.discard()  # so that the corrected command finds no run there
             raise
-        show(Event(job, 1, 1, result=result))
+        if as_json or result["status"] != "failed":  # that is said below, with how to continue
+            show(Event(job, 1, 1, result=result))
     if result["status"] == "unfinished":
         if pause.pressed:
             raise KeyboardInterrupt
