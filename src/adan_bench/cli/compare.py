@@ -21,14 +21,14 @@ Workloads = Annotated[
 Optimizers = Annotated[
     str,
     typer.Option(
-        help="Names from `adan-bench list optimizers`, with commas between; variants such as adan:state_format=8bit; "
+        help="Names from `adan-bench list optimizers`, separated by commas; variants such as adan:state_format=8bit; "
         "or 'all'."
     ),
 ]
 Save = Annotated[
     Path | None,
     typer.Option(
-        help="The file for the settings, which --tuned reads; others in it are kept. Default: one in --out.",
+        help="Where to save the settings, for --tuned; others in the file are kept. Default: in --out.",
         callback=check_file,
     ),
 ]
@@ -71,7 +71,7 @@ def compare(
 def tune(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
-    trials: Annotated[int, typer.Option(min=1, help="Trials per optimizer.")] = 8,
+    trials: Annotated[int, typer.Option(min=1, help="Trials to search the settings of each optimizer.")] = 8,
     save: Save = None,
     set_: Set = None,
     as_json: Json = False,

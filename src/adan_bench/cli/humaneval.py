@@ -19,10 +19,12 @@ def humaneval(
     ] = False,
     data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="Folder of the data sets.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Answers per problem.")] = 20,
-    k: Annotated[str, typer.Option(help="Values of k with commas between, each at most --samples.")] = "1,10",
+    k: Annotated[
+        str, typer.Option(help="Values of k for pass@k, separated by commas; each at most --samples.")
+    ] = "1,10",
     tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 256,
     jobs: Annotated[int, typer.Option(min=1, help="Answers to run at the same time.")] = 1,
-    device: Annotated[str, typer.Option(help="Where the model writes: cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda or cuda:N.")] = "cpu",
     as_json: Json = False,
 ) -> None:
     """Measure pass@k of a run's model on HumanEval. This runs code that the model writes, in limited processes."""

@@ -156,7 +156,7 @@ def speed(
     optimizers: Annotated[
         str | None,
         typer.Option(
-            help="Names or variants such as adan:state_format=8bit, with commas between. Default: the paper's."
+            help="Names or variants such as adan:state_format=8bit, separated by commas. Default: the paper's."
         ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure; the paper has 200.")] = 20,
@@ -164,7 +164,8 @@ def speed(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Images, or sequences of 1,024 tokens, per step. Default: 128 or 8; at the scale smoke, 2."
+            min=1,
+            help="Images (default: 128), or sequences of 1,024 tokens (8), per step. At the scale smoke: 2.",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A JSON file for the results.", callback=check_file)] = None,
