@@ -1,4 +1,4 @@
-"""A loop of accelerate with Adan: gradient accumulation, clipping, and a second run from the state of the first.
+"""A training loop with accelerate and Adan: gradient accumulation, clipping, and resuming from a saved state.
 
 $ python examples/accelerate_loop.py
 $ torchrun --nproc-per-node 2 examples/accelerate_loop.py

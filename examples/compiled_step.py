@@ -1,4 +1,4 @@
-"""Forward, backward and Adan's step in one function for torch.compile, beside the same training without it.
+"""Forward, backward and Adan's step compiled as one function by torch.compile, compared with eager training.
 
 $ python examples/compiled_step.py
 """
@@ -15,12 +15,12 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def train(steps: int, compiler: Callable[..., Callable[..., torch.Tensor]]) -> tuple[torch.Tensor, float]:
-    """All parameters, and the last loss."""
+    """All parameters after training, and the last loss."""
     torch.manual_seed(0)
     inputs = torch.randn(steps, 128, 64, device=DEVICE)
     labels = (inputs @ torch.randn(64, 10, device=DEVICE)).argmax(2)
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10)).to(DEVICE)
-    # A learning rate that is a number is compiled in; a tensor may change from step to step.
+    # A learning rate that is a number would be compiled in as a constant; a tensor can change at every step.
     rate = torch.zeros((), device=DEVICE)
     optimizer = Adan(model.parameters(), lr=rate, betas=(0.9, 0.92, 0.99), weight_decay=0.02, capturable=True)
 

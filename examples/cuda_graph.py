@@ -1,4 +1,4 @@
-"""Forward, backward and Adan's step captured in one CUDA graph and replayed, beside the same training without a graph.
+"""Forward, backward and Adan's step captured in one CUDA graph and replayed, compared with training without a graph.
 
 $ python examples/cuda_graph.py
 """
@@ -12,12 +12,12 @@ from adan import Adan
 
 
 def train(steps: int, graphed: bool) -> tuple[torch.Tensor, float]:
-    """All parameters, and the last loss."""
+    """All parameters after training, and the last loss."""
     torch.manual_seed(0)
     inputs = torch.randn(steps, 128, 64, device="cuda")
     labels = (inputs @ torch.randn(64, 10, device="cuda")).argmax(2)
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10)).cuda()
-    # A graph reads its inputs where they lay at the capture: batch and learning rate are tensors that are filled.
+    # A graph reads the memory that it was captured with, so batch and learning rate are tensors that are overwritten.
     x, y, rate = inputs[0].clone(), labels[0].clone(), torch.zeros((), device="cuda")
     optimizer = Adan(model.parameters(), lr=rate, betas=(0.9, 0.92, 0.99), weight_decay=0.02, capturable=True)
 
@@ -28,7 +28,7 @@ def train(steps: int, graphed: bool) -> tuple[torch.Tensor, float]:
         optimizer.step()
         return loss.detach()
 
-    # Warm up on a stream of its own at rate 0, where a step moves nothing; then forget the moments.
+    # Warm up on a side stream at rate 0, which moves no parameter; then reset the moments.
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO 1, 2 and 3 with Adan as client optimizer, beside the same training without DeepSpeed.
+"""DeepSpeed ZeRO 1, 2 and 3 with Adan as client optimizer, compared with training without DeepSpeed.
 
 $ DS_ACCELERATOR=cpu torchrun --nproc-per-node 2 examples/deepspeed_zero.py
 """
@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit(f"{error.name} is missing; run: pip install '.[examples]'") from None
 
-warnings.filterwarnings("ignore", category=FutureWarning)  # DeepSpeed 0.19 calls what torch 2.13 has renamed
+warnings.filterwarnings("ignore", category=FutureWarning)  # DeepSpeed 0.19 uses names that torch 2.13 has replaced
 
 
 def train(stage: int, steps: int, folder: str = "", resume: bool = False) -> torch.Tensor:
@@ -35,7 +35,7 @@ def train(stage: int, steps: int, folder: str = "", resume: bool = False) -> tor
         return nn.utils.parameters_to_vector(model.parameters())
     ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     config = {"train_micro_batch_size_per_gpu": len(inputs) // ranks, "zero_optimization": {"stage": stage}}
-    # DeepSpeed clips: Adan's max_grad_norm would see the shard of this process alone.
+    # Clip by DeepSpeed: Adan's max_grad_norm would see only this process's shard.
     config |= {"zero_allow_untested_optimizer": True, "gradient_clipping": 0.5}
     engine, zero, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     assert zero.optimizer is optimizer

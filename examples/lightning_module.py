@@ -29,7 +29,7 @@ class Digits(lightning.LightningModule):
         return nn.functional.cross_entropy(output, batch[1])
 
     def configure_optimizers(self) -> dict[str, object]:
-        # Clipping is Adan's: in mixed precision Lightning refuses gradient_clip_val beside optimizers that unscale.
+        # Adan clips, since in mixed precision Lightning rejects gradient_clip_val with optimizers that unscale.
         groups = parameter_groups(self, weight_decay=0.02)
         optimizer = Adan(groups, lr=1e-2, betas=(0.9, 0.92, 0.99), max_grad_norm=1.0)
         steps = self.trainer.estimated_stepping_batches

@@ -1,5 +1,5 @@
 """A small GPT on text, complete: settings from AdamW's, warm-up and schedule, checkpoints, resume.
-Stop it at any time: run again, it goes on from minimal_gpt-300.pt as if it had never stopped. Delete it to start over.
+Stop it at any time: the next run continues from minimal_gpt-300.pt as if it had never stopped. Delete it to start over.
 
 $ python examples/minimal_gpt.py 300
 """
@@ -56,5 +56,5 @@ for step in range(done, STEPS):
     optimizer.zero_grad()
     if (step + 1) % 20 == 0:
         torch.save({"done": step + 1} | {name: part.state_dict() for name, part in parts.items()}, "minimal_gpt.new")
-        Path("minimal_gpt.new").replace(CHECKPOINT)  # at once: a crash while writing loses nothing
+        Path("minimal_gpt.new").replace(CHECKPOINT)  # atomic: a crash while writing loses nothing
         print(f"step {step + 1}: held-out loss {loss_on(held_out, seed=0).item():.9f}", flush=True)

@@ -2,8 +2,8 @@
 
 $ python examples/timm_layer_decay.py
 
-timm has an optimizer called adan of its own, so ours is registered under another name. A name with an underscore would
-not do: timm looks up what stands after it.
+timm has its own optimizer called adan, so this one is registered under another name. The name has no underscore,
+because timm would look up only the part after it.
 """
 
 import argparse
@@ -39,7 +39,7 @@ if __name__ == "__main__":
     optimizer = create_optimizer_v2(
         model, "exactadan", lr=2e-2, weight_decay=0.02, layer_decay=0.9, betas=(0.9, 0.92, 0.99), max_grad_norm=1.0
     )
-    # The groups carry lr_scale; only a schedule of timm multiplies by it.
+    # timm stores layer-wise rates as lr_scale in the groups; only timm's own schedules apply it.
     schedule = CosineLRScheduler(optimizer, args.steps, warmup_t=args.steps // 10, t_in_epochs=False)
 
     for k in range(args.steps):

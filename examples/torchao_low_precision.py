@@ -1,4 +1,4 @@
-"""Training in 8 bits by torchao with Adan, beside the same training in fp32.
+"""Adan with torchao's training in 8 bits, compared with training in fp32.
 
 $ python examples/torchao_low_precision.py
 
@@ -36,7 +36,7 @@ def train(name: str, steps: int) -> float:
     labels = (inputs @ torch.randn(64, 16, device=device)).argmax(1)
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 16)).to(device)
     FORMATS[name](model)
-    # Int8QuantizedTrainingLinearWeight has no torch._foreach_addcdiv_: one tensor at a time.
+    # Int8QuantizedTrainingLinearWeight lacks torch._foreach_addcdiv_, so update one tensor at a time.
     foreach = False if name == "int8_weights" else None
     optimizer = Adan(model.parameters(), lr=1e-2, betas=(0.9, 0.92, 0.99), weight_decay=0.02, foreach=foreach)
     for _ in range(steps):

@@ -1,9 +1,9 @@
-"""Adan's states in the memory of the host, by torchao's CPUOffloadOptimizer, beside Adan on the GPU.
+"""Adan's states in host memory with torchao's CPUOffloadOptimizer, compared with Adan on the GPU.
 
 $ python examples/torchao_offload.py
 
-torchao offloads from CUDA and XPU devices alone. Each large parameter has an Adan of its own on the host, so clip with
-clip_grad_norm_ (max_grad_norm would clip each tensor by itself).
+torchao offloads only from CUDA and XPU devices. Each large parameter gets its own Adan on the host, whose max_grad_norm
+would clip that tensor alone: clip with clip_grad_norm_ instead.
 """
 
 import argparse
@@ -22,7 +22,7 @@ OPTIONS = {"lr": 1e-2, "betas": (0.9, 0.92, 0.99), "weight_decay": 0.02}
 
 
 def train(offload: bool, steps: int) -> tuple[torch.Tensor, float, int]:
-    """Parameters, the last loss, and the bytes of states that lie on the GPU."""
+    """All parameters after training, the last loss, and the bytes of states on the GPU."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(128, 64, device=device)

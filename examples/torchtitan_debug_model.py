@@ -2,8 +2,8 @@
 
 $ python examples/torchtitan_debug_model.py
 
-torchtitan knows optimizers by a list of its own, so its container is extended by one name: put `adan_config(...)` in
-place of `default_adamw(...)` in a `Trainer.Config`. Here the loop is plain and attention is PyTorch's: no data, no GPU.
+torchtitan has a fixed list of optimizers, to which AdanContainer adds Adan. In a `Trainer.Config`, replace
+`default_adamw(...)` by `adan_config(...)`. The plain loop and PyTorch's attention below need no data and no GPU.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 $ python examples/trainer.py
 $ torchrun --nproc-per-node 2 examples/trainer.py --fsdp
 
---fsdp shards the model by accelerate's FSDP2, on GPUs: without one accelerate replicates it over the processes instead.
+--fsdp shards the model with accelerate's FSDP2. This takes GPUs: on the CPU, accelerate replicates the model instead.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def train(args: argparse.Namespace, resume: str | None = None) -> Trainer:
         max_steps=args.steps,
         save_steps=args.steps // 2,
         per_device_train_batch_size=16,
-        weight_decay=0.02,  # the Trainer's groups carry this one; Adan's argument would be overruled
+        weight_decay=0.02,  # the Trainer puts it into its groups, which override an argument of Adan
         max_grad_norm=1.0,
         fsdp=args.fsdp,
         use_cpu=not torch.cuda.is_available(),
@@ -38,7 +38,7 @@ def train(args: argparse.Namespace, resume: str | None = None) -> Trainer:
         GPT2LMHeadModel(config),
         arguments,
         train_dataset=[{"input_ids": row, "labels": row} for row in rows],
-        # The learning rate belongs here: with this argument, TrainingArguments.learning_rate goes nowhere.
+        # Set the learning rate here: with this argument, the Trainer ignores TrainingArguments.learning_rate.
         optimizer_cls_and_kwargs=(Adan, {"lr": 1e-2, "betas": (0.9, 0.92, 0.99)}),
     )
     trainer.train(resume_from_checkpoint=resume)

@@ -113,21 +113,33 @@ class Origin:
 class Budget:
     """Length of a run and course of its learning rate. 0 leaves a number to the workload."""
 
-    steps: int = option(0, "Gradient evaluations per run. Default: the workload's.", min=1, said="{} steps")
-    batch_size: int = option(0, "Examples per update. Default: the workload's.", min=1, said="batch {}")
-    eval_every: int = option(0, "Steps between evaluations.", min=1)
-    log_every: int = option(0)
-    stop_after: int = option(0, "End after N steps of a schedule over --steps; to pause, use --time-limit.", min=1)
-    schedule: str = option("cosine", "cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.")
-    warmup: float = option(0.05, "Warm-up, as a fraction of the steps.", min=0, max=1, said="warm-up {:.2%}")
-    floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1, said="floor {:.3g}")
-    cooldown: float = option(0.0, "Fraction of final steps at the lowest rate.", min=0, max=1, said="cooldown {:.2%}")
-    nonmono: int = option(
-        0, "As AWD-LSTM: return to the initial rate once N evaluations have brought no improvement.", min=1
+    steps: int = option(
+        0,
+        "Steps of a run, each with one gradient (SAM's updates take two). Default: the workload's.",
+        min=1,
+        said="{} steps",
     )
-    clip: float = option(-1.0, "Limit of the gradient norm, 0 for none. Default: the workload's.", min=0)
+    batch_size: int = option(0, "Examples per update. Default: the workload's.", min=1, said="batch {}")
+    eval_every: int = option(0, "Steps between evaluations. Default: the workload's.", min=1)
+    log_every: int = option(0)
+    stop_after: int = option(
+        0, "End after N steps, on the schedule of --steps. To pause instead, use --time-limit.", min=1
+    )
+    schedule: str = option(
+        "cosine",
+        "Learning rate after the warm-up: cosine, full-cosine, linear, linear:N, constant, step or steps:30/90,60/90.",
+    )
+    warmup: float = option(0.05, "Linear warm-up, as a fraction of the steps.", min=0, max=1, said="warm-up {:.2%}")
+    floor: float = option(0.0, "Final learning rate, as a fraction of the peak.", min=0, max=1, said="floor {:.3g}")
+    cooldown: float = option(
+        0.0, "Fraction of the steps, at the end, that keep the final rate.", min=0, max=1, said="cooldown {:.2%}"
+    )
+    nonmono: int = option(
+        0, "Return to the initial rate after N evaluations without improvement, as AWD-LSTM does.", min=1
+    )
+    clip: float = option(-1.0, "Largest gradient norm; 0 turns clipping off. Default: the workload's.", min=0)
     ema: float = option(
-        0.0, "Decay of an average of the weights, which is evaluated.", min=0, max=1, said="average of weights {:g}"
+        0.0, "Evaluate a moving average of the weights with this decay.", min=0, max=1, said="average of weights {:g}"
     )
 
 
@@ -143,35 +155,41 @@ TRAINING = (
 class Execution:
     """Execution of the steps."""
 
-    device: str = option("cpu", "cpu, cuda or cuda:N.")
-    bf16: bool = option(False, "bfloat16 autocast.")
-    channels_last: bool = option(False, "Images in channels_last layout.")
-    tf32: bool = option(False, "TF32 for fp32 matrix products on a GPU: faster, 10 bits of mantissa.")
-    compile: bool = option(False, "torch.compile the loss: fewer kernels, after half a minute of compiling.")
-    graph: str = option("auto", "The step as one CUDA graph: auto (if possible), on or off.", decides=False)
-    accumulate: int = option(1, "Micro-batches per update: the batch is split into this many parts.", min=1)
-    threads: int = option(0, "Threads and decoding processes per run. Default: cores / jobs.", min=1, decides=False)
-    parallel: str | None = option(None, "How ranks share a run: ddp, the default with --ranks, or fsdp.", decides=False)
-    ranks: int = option(1, "Processes that share each run, every one with a GPU of its own.", min=1, decides=False)
+    device: str = option("cpu", "Where to train: cpu, cuda or cuda:N.")
+    bf16: bool = option(False, "Train under bfloat16 autocast.")
+    channels_last: bool = option(False, "Use the channels_last layout for images.")
+    tf32: bool = option(False, "Use TF32 for fp32 matrix products on a GPU: faster, 10 bits of mantissa.")
+    compile: bool = option(
+        False, "Compile the loss with torch.compile: fewer kernels, after half a minute of compiling."
+    )
+    graph: str = option("auto", "Capture each step as one CUDA graph: auto (where possible), on or off.", decides=False)
+    accumulate: int = option(1, "Split each batch into this many micro-batches.", min=1)
+    threads: int = option(
+        0, "CPU threads, and processes that decode images, per run. Default: cores / jobs.", min=1, decides=False
+    )
+    parallel: str | None = option(None, "How the processes of a run share it: ddp or fsdp.", decides=False)
+    ranks: int = option(
+        1, "Processes that share each run, each with its own GPU; by ddp unless --parallel fsdp.", min=1, decides=False
+    )
     jobs: int = option(1, decides=False)  # runs that shared the machine: seconds compare within one value only
     checkpoint_every: int = option(
         0, "Steps between checkpoints. Default: about every 15 s, less often if slow.", min=1, decides=False
     )
-    cluster: str | None = option(None, "ray or ray:ADDRESS: hand the runs to a Ray cluster.", decides=False)
+    cluster: str | None = option(None, "Make the runs on a Ray cluster: ray or ray:ADDRESS.", decides=False)
     tensorboard: bool = option(False, "Also write TensorBoard events.", decides=False)
-    keep_weights: bool = option(False, "Write the final weights, with --ema their average.")
+    keep_weights: bool = option(False, "Save the final weights; with --ema, their average.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
     """Sources of model, data and settings."""
 
-    scale: str = option(SCALES[0], "smoke, small or paper, where the workload has it.")
+    scale: str = option(SCALES[0], "Size of model and data: smoke, small or paper. Workloads have one or more of them.")
     seed: int = option(0, "Seed of weights, batches and dropout.", min=0, max=2**31 - 1)
-    data: Path | None = option(None, "The folder of the data sets.", env="ADAN_DATA", decides=False)
+    data: Path | None = option(None, "Folder of the data sets.", env="ADAN_DATA", decides=False)
     script: Path | None = option(None, "A Python file with your own workloads and optimizers.", decides=False)
     script_sha256: str = option("")  # wherever the script lies, its content is what decides
-    init: Path | None = option(None, "A run whose final weights are the start, or a file of weights.")
+    init: Path | None = option(None, "Begin with these weights: a run made with --keep-weights, or a file.")
     init_sha256: str = option("")  # likewise; unknown where a run of the same study is to make them first
     role: str = option("run")  # "tune", "pilot": such runs are no evidence, they only choose settings
     origin: Origin = option(Origin(), decides=False)

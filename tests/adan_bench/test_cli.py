@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.scripts import renamed
+from support.scripts import one_weight, renamed
 
 from adan_bench.cli.app import _usage_line
 from adan_bench.cli.common import EXIT_TIME_LIMIT, Invocation, complain
@@ -195,6 +195,11 @@ def test_the_command_that_continues_starts_the_ranks_again(
         complain(call.how_to_continue(), EXIT_TIME_LIMIT)
     words = f"{TORCHRUN} run tiny --out {tmp_path} --parallel ddp --resume"
     assert capsys.readouterr().err == f"adan-bench: continue with: {words}\n"
+    for name, value in {"GROUP_WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.7"}.items():
+        monkeypatch.setenv(name, value)
+    meet = "--nnodes 3 --rdzv-backend c10d --rdzv-endpoint 10.0.0.7"
+    words = words.replace("torchrun", f"torchrun {meet}")
+    assert call.how_to_continue() == f"continue on each of the 3 nodes with: {words}"
 
 
 def test_python_m_adan_bench() -> None:
@@ -237,11 +242,18 @@ def test_list_shows_the_workloads_of_a_script(bench: Any, tmp_path: Path) -> Non
     assert "data: its own" in listed
     assert "digits-vit" not in listed
     assert [row["name"] for row in json.loads(bench("list", "--script", script, "--json")[1])] == ["mine-alone"]
-    assert "roles unknown: UsageError" in listed  # its function returns no task
+    assert "roles unknown: mine-alone: " in listed  # its function returns no task
     text = script.read_text(encoding="utf-8").replace("print('loading')", "")
     script.write_text(text.replace("mine-alone", "digits-vit"), encoding="utf-8")
     assert "'digits-vit' is a bundled workload; give yours another name" in bench.refused("list", "--script", script)
     assert get_workload("digits-vit").build.__module__.startswith("adan_bench.")
+
+
+def test_list_says_where_a_script_fails(bench: Any, tmp_path: Path) -> None:
+    script = one_weight(tmp_path / "failing.py", "failing-listed", built='raise RuntimeError("no such luck")')
+    (row,) = json.loads(bench("list", "--script", script, "--json")[1])
+    line = script.read_text(encoding="utf-8").splitlines().index('    raise RuntimeError("no such luck")') + 1
+    assert row["unbuilt"].startswith(f"roles unknown: RuntimeError: no such luck ({script}, line {line}, in ")
 
 
 def test_a_script_of_two_workloads_has_no_default(bench: Any, tiny: Path, tmp_path: Path) -> None:

@@ -43,8 +43,9 @@ def run(bench: Any, tmp_path: Path, old: str, new: str) -> tuple[int, str]:
     assert old in GOOD
     script = tmp_path / "own.py"
     script.write_text(GOOD.replace(old, new), encoding="utf-8")
-    code, _, err = bench("run", "own", "--script", script, "--out", tmp_path / "out")
+    code, out, err = bench("run", "own", "--script", script, "--out", tmp_path / "out")
     assert len(err.splitlines()) == 1
+    assert "failed" not in out  # the reason is said once
     return code, err
 
 

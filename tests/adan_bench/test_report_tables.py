@@ -179,7 +179,7 @@ def test_tables_of_like_names_have_figures_of_their_own(tmp_path: Path) -> None:
 
 
 def test_the_table_fits_into_80_columns() -> None:
-    """With nothing cut off: long names, engines and results are folded."""
+    """With nothing cut off: long names, engines and results are folded, and the words of the head are whole."""
     records = costs("adan", "the script's own step", 16.004, 1234.0, *EARLY, label="adan:state_format=8bit,lr=0.00123")
     records += costs("sgd-momentum", "single-tensor, capturable", 4.0, 0.1, *LATE)
     console = Console(file=io.StringIO(), width=80)
@@ -187,6 +187,11 @@ def test_the_table_fits_into_80_columns() -> None:
     lines = [line for line in console.file.getvalue().splitlines() if line.startswith(("┃", "│"))]
     assert max(map(len, lines)) <= 80
     cells = [re.split("[┃│]", line) for line in lines]
+    head = [
+        " ".join(" ".join(cell).split())
+        for cell in zip(*(c for c, x in zip(cells, lines, strict=True) if x[0] == "┃"), strict=True)
+    ]
+    assert head[1:-1] == ["optimizer", "m ↑", "steps to target", "s to target", "ms/step", "state B/param", "lr"]
     columns = ["".join("".join(column).split()) for column in zip(*cells, strict=True)]
     expected = ["", "state_format=8bit", "0.9013", "75(3/3)", "2468", "4.00(single-tensor)", "16.0", "0.1", ""]
     for words, column in zip(expected, columns, strict=True):

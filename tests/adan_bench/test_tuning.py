@@ -65,12 +65,17 @@ def test_trials_that_all_fail(bench: Any, tmp_path: Path) -> None:
     script = one_weight(tmp_path / "failing.py", "failing-often", built='raise RuntimeError("no such luck")')
     code, text, _ = bench("tune", "--script", script, "--optimizers", "adan", "--trials", 2, "--out", out)
     assert code == 1
-    assert "all 2 runs failed: RuntimeError: no such luck" in text
+    first, second = (line for line in text.splitlines() if line.startswith("["))
+    assert "failed: RuntimeError: no such luck (" in first
+    assert second.endswith("failed: the same error as above")
+    assert text.count("RuntimeError: no such luck (") == 1
+    assert "all 2 runs failed with the error above\n" in text
     assert text.count("\nOnce the cause is fixed, repeat the failed runs with --resume.\n") == 1
     assert "failed: /" not in text
     assert "best" not in text  # a column of the table
     assert "--tuned" not in text
     assert not (out / "best.json").exists()
+    assert "all 2 runs failed: RuntimeError: no such luck (" in bench("report", out)[1]
 
 
 @pytest.mark.usefixtures("inline_pool")

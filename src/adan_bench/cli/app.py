@@ -26,7 +26,7 @@ app = typer.Typer(
     name="adan-bench",
     help="Compare optimizers on real workloads. "
     "Exit codes: 0 done, 1 a run failed, 2 a wrong name, option or value, 3 every run diverged, 4 the time limit was "
-    "reached.",
+    "reached, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

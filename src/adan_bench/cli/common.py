@@ -50,29 +50,36 @@ def _check_folders(param: typer.CallbackParam, value: Path, folders: Sequence[Pa
     return value
 
 
-Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")]
 Workload = Annotated[
-    str, typer.Argument(help="A name from `adan-bench list workloads`. Default: --script's.", show_default=False)
+    str, typer.Argument(help="A name from `adan-bench list`. Default: that of --script.", show_default=False)
 ]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the records. Default: a new one under runs/.", callback=check_folder)
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted command.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; on a cluster with --device cuda, per GPU.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what was interrupted; name its folder with --out.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time; with --cluster and --device cuda, per GPU.")]
 TimeLimit = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Stop with checkpoints, for --resume, after 90s, 25m, 2h, …")
+    str | None, typer.Option(metavar="TIME", help="Pause after 90s, 25m, 2h, …, with checkpoints for --resume.")
 ]
 Seeds = Annotated[
-    int, typer.Option(min=1, max=TUNING_SEED, help="Seeds 0 … N−1; confidence intervals need at least 3.")
+    int, typer.Option(min=1, max=TUNING_SEED, help="Number of seeds, from 0 on; confidence intervals need at least 3.")
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. lr=0.003, or adan.lr=0.003 for adan alone."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="An optimizer's setting, e.g. lr=0.003, or adan.lr=0.003 for adan alone; repeatable.",
+    ),
 ]
 
 
 #: Flags of a command that makes runs. All but `jobs` reach it through its `Invocation`.
 SESSION = {"jobs": (Jobs, 1), "out": (Out, None), "resume": (Resume, False), "time_limit": (TimeLimit, None)}
+
+#: The parts of a `RunConfig`, and what their flags have above them in --help.
+PANELS = {Budget: "Length and schedule", Execution: "Execution", Provenance: "Model and data"}
 
 #: Arguments that name the subject of a command; a --script can provide the default.
 NAMED = ("workloads", "workload", "model")
@@ -158,11 +165,15 @@ class Invocation:
         words = [word for word in self.words if word != "--resume"]
         if not any(word == "--out" or word.startswith("--out=") for word in words):
             words += ["--out", str(self.records)]
-        program = ["adan-bench"]
+        program, nodes = ["adan-bench"], os.environ.get("GROUP_WORLD_SIZE", "1")
         if "RANK" in os.environ:
             ranks = os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"))
-            program = ["torchrun", "--nproc-per-node", ranks, "-m", "adan_bench.cli"]
-        return f"continue with: {shlex.join([*program, *words, '--resume'])}"
+            # torchrun does not tell a rank its rendezvous options; with c10d's, the command is the same on every node.
+            meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", os.environ.get("MASTER_ADDR", "HOST")]
+            several = [] if nodes == "1" else ["--nnodes", nodes, *meet]
+            program = ["torchrun", *several, "--nproc-per-node", ranks, "-m", "adan_bench.cli"]
+        begin = "continue with" if nodes == "1" else f"continue on each of the {nodes} nodes with"
+        return f"{begin}: {shlex.join([*program, *words, '--resume'])}"
 
 
 def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -171,8 +182,8 @@ def run_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..
     Where it has an argument `call`, it receives the `Invocation` too, and has the flags of a session.
     """
     flags = [
-        _flag(f, part.__name__)
-        for part in (Budget, Execution, Provenance)
+        _flag(f, panel)
+        for part, panel in PANELS.items()
         for f in dataclasses.fields(part)
         if f.metadata["help"] and f.name not in without and (f.name in names or not names)
     ]

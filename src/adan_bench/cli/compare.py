@@ -16,12 +16,22 @@ from adan_bench.records.store import ARCHIVE, write_bytes
 
 Workloads = Annotated[
     list[str] | None,
-    typer.Argument(metavar="WORKLOAD...", help="Names from `adan-bench list workloads`. Default: all of --script's."),
+    typer.Argument(metavar="WORKLOAD...", help="Names from `adan-bench list`. Default: all of --script."),
 ]
 Optimizers = Annotated[
-    str, typer.Option(help="Names separated by commas, variants such as adan:state_format=8bit, or 'all'.")
+    str,
+    typer.Option(
+        help="Names from `adan-bench list optimizers`, separated by commas; variants such as adan:state_format=8bit; "
+        "or 'all'."
+    ),
 ]
-Save = Annotated[Path | None, typer.Option(help="A JSON file to merge the settings into.", callback=check_file)]
+Save = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where to save the settings, for --tuned; others in the file are kept. Default: in --out.",
+        callback=check_file,
+    ),
+]
 
 
 @run_flags(without=("seed",))
@@ -29,10 +39,15 @@ def compare(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
     seeds: Seeds = 3,
-    tune: Annotated[int, typer.Option(min=0, help="Tuning trials per optimizer; 0 uses the stored settings.")] = 0,
-    tuned: Annotated[Path | None, typer.Option(help="The settings that adan-bench tune saved to this file.")] = None,
+    tune: Annotated[
+        int,
+        typer.Option(min=0, help="Trials to search every optimizer's settings first; 0 takes the bundled ones."),
+    ] = 0,
+    tuned: Annotated[
+        Path | None, typer.Option(help="A file of settings that `adan-bench tune` or `suggest` saved.")
+    ] = None,
     batch_sizes: Annotated[
-        str | None, typer.Option(help="Batch sizes to compare, e.g. 32,64,128; lr scales by the square-root rule.")
+        str | None, typer.Option(help="Compare at these batch sizes, e.g. 32,64,128; lr scales with their square root.")
     ] = None,
     set_: Set = None,
     as_json: Json = False,
@@ -40,7 +55,7 @@ def compare(
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Run optimizers side by side and write the report."""
+    """Compare optimizers on workloads over several seeds, and write a report."""
     if tune and tuned is not None:
         raise UsageError(f"--tune {tune} and --tuned {tuned}: settings are searched or read; leave out one")
     if batch_sizes and chosen.batch_size:
@@ -48,15 +63,15 @@ def compare(
         raise UsageError(f"--batch-size {size} and --batch-sizes {batch_sizes}: leave out one, or add {size} to them")
     more: dict[str, Any] = {"tuned": tuned, "batch_sizes": numbers(batch_sizes, "--batch-sizes")}
     arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=tune, seeds=seeds, **more)
-    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
-    write_and_show([folder], folder, as_json)
+    errors = make_and_show([[*arms.values()]], chosen, folder, call, as_json)
+    write_and_show([folder], folder, as_json, errors)
 
 
 @run_flags(without=("seed",))
 def tune(
     workloads: Workloads = None,
     optimizers: Optimizers = "adan,adamw,adam,sgd-momentum,lamb",
-    trials: Annotated[int, typer.Option(min=1, help="Tuning trials per optimizer.")] = 8,
+    trials: Annotated[int, typer.Option(min=1, help="Trials to search the settings of each optimizer.")] = 8,
     save: Save = None,
     set_: Set = None,
     as_json: Json = False,
@@ -64,7 +79,7 @@ def tune(
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Tune every optimizer with the same number of trials."""
+    """Search the settings of every optimizer with the same number of trials, and save the best."""
     arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=trials)
     _search(arms, folder, save or folder / "best.json", chosen, call, as_json)
 
@@ -80,7 +95,7 @@ def suggest(
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Suggest settings from six short runs: together at most a quarter of a full run, which needs 480 steps or more."""
+    """Suggest settings from six short runs, together at most a quarter of a full run, which needs 480 steps or more."""
     from adan_bench.studies.suggest import TRIALS, shorten
 
     arms, folder = _compared(call, chosen, workloads, optimizers, set_, trials=TRIALS)
@@ -94,15 +109,16 @@ def _search(arms: dict[Any, Any], folder: Path, file: Path, chosen: RunConfig, c
 
     if file.exists():
         read_tuned(file, "--save")
-    make_and_show([[*arms.values()]], chosen, folder, call, as_json)
+    errors = make_and_show([[*arms.values()]], chosen, folder, call, as_json)
     save_tuned(arms, file)
-    write_and_show([folder], folder, as_json, arms, file)
+    write_and_show([folder], folder, as_json, errors, arms, file)
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUNS_DIR...", help="Folders of records, or packed files.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the report. Default: the first RUNS_DIR.", callback=check_folder)
+        Path | None,
+        typer.Option(help="Folder for the report. Default: the first of those read.", callback=check_folder),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -119,7 +135,7 @@ def pack(
     runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Folders of records, or packed files.")],
     into: Annotated[Path, typer.Option(help="The file to write.", callback=check_file)],
 ) -> None:
-    """Pack runs into one file: configurations, results, curves of 60 points. `report` reads it like a folder."""
+    """Pack runs into one file that `report` reads like a folder: configurations, results, curves of 60 points."""
     from adan_bench.records import archive
     from adan_bench.reports.conclusions import count
 

@@ -17,15 +17,17 @@ def humaneval(
     yes: Annotated[
         bool, typer.Option("--yes-run-generated-code", help="Confirm that code written by the model may be run.")
     ] = False,
-    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="The folder of the data sets.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 20,
-    k: Annotated[str, typer.Option(help="Comma-separated k of pass@k, at most --samples.")] = "1,10",
+    data: Annotated[Path | None, typer.Option(envvar="ADAN_DATA", help="Folder of the data sets.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Answers per problem.")] = 20,
+    k: Annotated[
+        str, typer.Option(help="Values of k for pass@k, separated by commas; each at most --samples.")
+    ] = "1,10",
     tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per answer.")] = 256,
-    jobs: Annotated[int, typer.Option(min=1, help="Answers to run at a time.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    jobs: Annotated[int, typer.Option(min=1, help="Answers to run at the same time.")] = 1,
+    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda or cuda:N.")] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Measure a run's pass@k on HumanEval; runs the code that its model writes, in processes with limits."""
+    """Measure pass@k of a run's model on HumanEval. This runs code that the model writes, in limited processes."""
     from adan_bench.studies.humaneval import pass_at_k
 
     if not yes:

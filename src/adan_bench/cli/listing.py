@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adan_bench.cli import paper, study
+from adan_bench.errors import UsageError
 
 ONE = {"tensors": "tensor", "parameters": "parameter", "matrices": "matrix"}
 
@@ -25,11 +26,11 @@ class Listed(str, Enum):
 
 
 def list_(
-    kind: Annotated[Listed, typer.Argument()] = Listed.workloads,
-    script: Annotated[Path | None, typer.Option(help="A Python file with your own workloads and optimizers.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON array on standard output.")] = False,
+    kind: Annotated[Listed, typer.Argument(help="What to list.")] = Listed.workloads,
+    script: Annotated[Path | None, typer.Option(help="List what this Python file of yours registers.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array instead of text.")] = False,
 ) -> None:
-    """Show the workloads, the optimizers, the paper's tables, or the bundled studies."""
+    """List the workloads, the optimizers, the paper's tables, or the bundled studies."""
     details, listed = LISTS[kind]
     rows = listed()
     if script is not None:
@@ -63,7 +64,7 @@ def _own(kind: Listed, script: Path) -> list[dict[str, Any]]:
 
     registered = load_script(script)
     if kind is Listed.workloads:
-        return [{**row, **_roles(row["name"])} for row in _workload_rows() if row["name"] in registered]
+        return [{**row, **_roles(row["name"], script)} for row in _workload_rows() if row["name"] in registered]
     return [row for row in _optimizer_rows() if row["name"] in OWN] if kind is Listed.optimizers else []
 
 
@@ -86,16 +87,20 @@ def _workload_rows() -> list[dict[str, Any]]:
     ]
 
 
-def _roles(name: str) -> dict[str, Any]:
+def _roles(name: str, script: Path) -> dict[str, Any]:
     """The roles of the parameters of a script's workload, or why they cannot be told: it needs data, say."""
     from adan_bench.training.roles import summary
+    from adan_bench.training.scripts import where
     from adan_bench.workloads.registry import get_workload
 
     try:
         task = get_workload(name).task()
         return {"roles": summary(task.model, task.roles)}
+    except UsageError as error:
+        return {"unbuilt": f"roles unknown: {error}"}
     except Exception as error:  # of the user's own code
-        return {"unbuilt": f"roles unknown: {type(error).__name__}: {' '.join(str(error).split())}"}
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return {"unbuilt": f"roles unknown: {reason} ({where(error, script)})"}
 
 
 def _optimizer_rows() -> list[dict[str, Any]]:

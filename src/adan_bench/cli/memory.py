@@ -23,14 +23,20 @@ def memory(
     model: Annotated[
         str,
         typer.Argument(
-            help="Parameters (7B, 345M), a model (GPT-2-1B, …) or a workload. Default: --script's.", show_default=False
+            help="A number of parameters (7B, 345M), a model (GPT-2-1B, …) or a workload. Default: that of --script.",
+            show_default=False,
         ),
     ] = "",
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs that FSDP2 shards over; 1 is one GPU or DDP.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs that FSDP2 shards over; 1 for a single GPU or DDP.")] = 1,
     weights: Annotated[Weights, typer.Option(help="Type of the weights and gradients.")] = Weights.fp32,
-    kahan_sum: Annotated[bool, typer.Option("--kahan-sum", help="Adan's option, for bf16 weights.")] = False,
+    kahan_sum: Annotated[
+        bool, typer.Option("--kahan-sum", help="Plan for Adan(kahan_sum=True), which is for bf16 weights.")
+    ] = False,
     release_gradients: Annotated[
-        bool, typer.Option("--release-gradients", help="Adan steps inside backward and frees each gradient.")
+        bool,
+        typer.Option(
+            "--release-gradients", help="Plan for adan.release_gradients: each gradient is freed during backward."
+        ),
     ] = False,
     as_json: Json = False,
     *,

@@ -49,18 +49,21 @@ def reproduce(
     names: Annotated[
         list[str], typer.Argument(metavar="TABLE...", help="Names from `adan-bench list tables`, or 'all'.")
     ],
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 … N−1. Default: the table's.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, from 0 on. Default: the table's.")] = None,
     yes: Annotated[
-        bool, typer.Option("--yes-run-generated-code", help="Run what GPT-2 writes, for HumanEval's pass@k.")
+        bool,
+        typer.Option(
+            "--yes-run-generated-code", help="Confirm that code written by GPT-2 may be run, for HumanEval's pass@k."
+        ),
     ] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="ROW,COLUMN", help="Run only this cell, row or column; repeatable.")
     ] = None,
     workload: Annotated[
-        str | None, typer.Option(help="Run the table's rows on this workload. Default: --script's.")
+        str | None, typer.Option(help="Run the table's rows on this workload. Default: that of --script.")
     ] = None,
     radius: Annotated[
-        float | None, typer.Option(min=0, help="R of restarts. Default: measured by a pilot run.")
+        float | None, typer.Option(min=0, help="Radius R of restarts. Default: measured by a pilot run.")
     ] = None,
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and what is missing, and stop.")] = False,
@@ -69,7 +72,7 @@ def reproduce(
     chosen: RunConfig,
     call: Invocation,
 ) -> None:
-    """Rerun tables of the paper at a chosen scale, and print its numbers next to ours."""
+    """Run tables of the paper again at a chosen scale, and print its numbers next to the new ones."""
     from adan_bench.cli.progress import showing
     from adan_bench.reports import paper as report
     from adan_bench.reports.conclusions import count
@@ -144,7 +147,12 @@ UNITS = {
 
 @run_flags("scale", "device", "bf16", "parallel")
 def speed(
-    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", help="Default: all of the paper's.")] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL...", help="ViT-B, GPT-2-1B, MoE-8x0.1B, … Default: all of the paper's but the MoEs."
+        ),
+    ] = None,
     optimizers: Annotated[
         str | None,
         typer.Option(
@@ -155,14 +163,17 @@ def speed(
     warmup: Annotated[int, typer.Option(min=0, help="Untimed warm-up steps.")] = 5,
     batch_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Images, or sequences of 1,024 tokens. Default: 128 and 8; at smoke, 2."),
+        typer.Option(
+            min=1,
+            help="Images (default: 128), or sequences of 1,024 tokens (8), per step. At the scale smoke: 2.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file for the record.", callback=check_file)] = None,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the results.", callback=check_file)] = None,
     as_json: Json = False,
     *,
     chosen: RunConfig,
 ) -> None:
-    """Measure step time, update time and peak memory of the paper's models: tiny versions at the scale smoke."""
+    """Measure step time, update time and peak memory of the paper's models. The scale smoke has tiny versions."""
     from adan_bench.records.environment import describe
     from adan_bench.records.store import write_json
     from adan_bench.reports.conclusions import number

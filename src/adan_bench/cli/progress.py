@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -27,8 +28,12 @@ from adan_bench.training.optimizers import defaults, get_optimizer, known
 
 
 @contextmanager
-def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
-    """A function that shows events: as bars, plain lines or, with --json, the only lines on standard output."""
+def showing(console: Console, as_json: bool, errors: set[str] | None = None) -> Iterator[OnEvent]:
+    """A function that shows events: as bars, plain lines or, with --json, the only lines on standard output.
+
+    errors: collects those of failed runs that were printed as text, each the first time it occurs.
+    """
+    errors = set() if errors is None else errors
     if as_json:
         out = sys.stdout
         with redirect_stdout(sys.stderr):  # what libraries print, Ray for example
@@ -40,9 +45,9 @@ def showing(console: Console, as_json: bool) -> Iterator[OnEvent]:
             TextColumn("{task.fields[status]}"),
             console=console,
         ) as bars:
-            yield _Live(bars)
+            yield _Live(bars, errors)
     else:
-        yield _Plain(console)
+        yield _Plain(console, errors)
 
 
 def _label(event: Event) -> str:
@@ -66,11 +71,14 @@ def _time_left(event: Event) -> str:
     return f"{seconds:.0f} s left" if seconds < 120 else f"{seconds / 60:.0f} min left"
 
 
-def _outcome(event: Event) -> str:
+def _outcome(event: Event, errors: set[str]) -> str:
+    """The result in words; an error that is among those printed before is not repeated, others are added to them."""
     assert event.result is not None
     result = event.result
     if result["status"] == "failed":
-        return f"failed: {result['error']}"
+        known = result["error"] in errors
+        errors.add(result["error"])
+        return "failed: the same error as above" if known else f"failed: {result['error']}"
     if result["status"] == "unfinished":
         return f"paused at step {result['step']}"
     if result["status"] == "diverged":
@@ -95,8 +103,8 @@ def _speed(p: RunProgress) -> list[str]:
 class _Live:
     """A bar for the study and one for each run under way."""
 
-    def __init__(self, bars: Progress) -> None:
-        self.bars = bars
+    def __init__(self, bars: Progress, errors: set[str]) -> None:
+        self.bars, self.errors = bars, errors
         self.whole: TaskID | None = None
         self.tasks: dict[Path, TaskID] = {}
         self.left = ""
@@ -115,7 +123,8 @@ class _Live:
         if event.result is not None:
             self.bars.remove_task(self.tasks.pop(path))
             self.bars.console.print(
-                f"[dim]{event.done}/{event.total}[/dim] {label}: {escape(_outcome(event))}", highlight=False
+                f"[dim]{event.done}/{event.total}[/dim] {label}: {escape(_outcome(event, self.errors))}",
+                highlight=False,
             )
             self.left = f"  {_time_left(event)}"
         rate = f"  {event.steps_per_second:.1f} steps/s in total" if event.steps_per_second else ""
@@ -126,14 +135,14 @@ class _Live:
 class _Plain:
     """One line per finished run, and at most one line in ten seconds about the others."""
 
-    def __init__(self, console: Console) -> None:
-        self.console, self.shown = console, time.monotonic()
+    def __init__(self, console: Console, errors: set[str]) -> None:
+        self.console, self.errors, self.shown = console, errors, time.monotonic()
 
     def __call__(self, event: Event) -> None:
         text = None
         if event.result is not None:
             more = f"; {_time_left(event)}" if event.done < event.total else ""
-            text = f"[{event.done}/{event.total}] {_label(event)}: {_outcome(event)}{more}"
+            text = f"[{event.done}/{event.total}] {_label(event)}: {_outcome(event, self.errors)}{more}"
         elif event.progress is not None and time.monotonic() - self.shown > 10:
             p = event.progress
             words = [f"step {p.step}/{p.steps}", f"loss {number(p.loss)}", f"metric {number(p.metric)}", *_speed(p)]
@@ -167,10 +176,24 @@ def _as_json(event: Event) -> dict[str, Any]:
     return line
 
 
+def _broken(name: str, width: int) -> str:
+    """The name of an optimizer, on several lines where it would take more than a quarter of a table's width.
+
+    >>> _broken("adan:state_format=8bit,stochastic_rounding=true", 80).splitlines()
+    ['adan:', 'state_format=8bit,', 'stochastic_rounding=', 'true']
+    """
+    for mark in ("([:,])", "(=)"):
+        lines = (re.sub(mark, r"\1\n", line) if len(line) > width // 4 else line for line in name.splitlines())
+        name = "\n".join(lines)
+    return name
+
+
 def show_tuning(console: Console, tunings: Sequence[WorkloadSummary]) -> None:
     """The best settings of every optimizer; what a row means stands below."""
     for summary in tunings:
-        table = grid(f"{summary.name}: {budget(summary)}.", *tuning_rows(summary))
+        head, rows = tuning_rows(summary)
+        lines = [[_broken(row[0], console.width), *row[1:]] for row in rows]
+        table = grid(f"{summary.name}: {budget(summary)}.", head, lines)
         table.columns[0].no_wrap = True
         console.print(table)
     if tunings:
@@ -186,6 +209,7 @@ def show_summaries(console: Console, summaries: Sequence[WorkloadSummary]) -> No
         shown = [i for i, name in enumerate(COLUMNS[:-1]) if name not in ("minus the first", "best")]
         rates = [f"{o.settings['lr']:g}" for o in summary.optimizers]
         lines = [[*(row[i] for i in shown), lr] for row, lr in zip(rows, rates, strict=True)]
+        lines = [[_broken(line[0], console.width), *line[1:]] for line in lines]
         table = grid(f"{summary.name}: {length(summary)}", [*(head[i] for i in shown), "lr"], lines)
         table.collapse_padding = True  # to fit into 80 columns
         for i, column in enumerate(table.columns):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,29 @@ from adan_bench.config import SHORT, RunConfig
 
 def make_and_show(
     groups: Sequence[Sequence[Any]], chosen: RunConfig, folder: Path, call: Invocation, as_json: bool
-) -> None:
-    """Make the runs of arms, and show how far they have come."""
+) -> set[str]:
+    """Make the runs of arms, and show how far they have come; the errors of failed runs that were printed."""
     from adan_bench.cli.progress import showing
     from adan_bench.studies.arms import make
 
-    with showing(Console(), as_json) as on_event:
+    errors: set[str] = set()
+    with showing(Console(), as_json, errors) as on_event:
         make(groups, chosen, folder, call.resume, call.until, on_event)
+    return errors
 
 
 def write_and_show(
     runs: Sequence[Path],
     folder: Path,
     as_json: bool,
+    printed: Collection[str] = (),
     tuned: Mapping[tuple[str, str], Any] | None = None,
     file: Path | None = None,
 ) -> None:
     """Write the report of the runs under some folders into one of them or another, and show it.
 
-    tuned: the arms of a comparison with trials; file: where its settings were saved.
+    printed: errors that the user has read above. tuned: the arms of a comparison with trials; file: where its settings
+    were saved.
     """
     from adan_bench.cli.progress import show_summaries, show_tuning
     from adan_bench.records.archive import read_records
@@ -73,11 +77,15 @@ def write_and_show(
             say(console, f"\n{s.tried[0].config.workload}: {s}")
         errors = {(record.result or {}).get("error") for record in failed}
         if len(records) == len(failed) > 1 == len(errors):  # there is nothing to compare
-            say(console, f"all {len(failed)} runs failed: {errors.pop()}", style="bold red")
+            error = errors.pop()
+            how = " with the error above" if error in printed else f": {error}"
+            say(console, f"all {len(failed)} runs failed{how}", style="bold red")
         else:
             (show_tuning if trials else show_summaries)(console, summaries)
-            for record in failed[:5]:
-                say(console, f"failed: {record.path}: {(record.result or {}).get('error')}")
+            for i, record in enumerate(failed[:5]):
+                error = (record.result or {}).get("error")
+                again = error in [(other.result or {}).get("error") for other in failed[:i]]
+                say(console, f"failed: {record.path}: {'the same error' if again else error}")
         if failed:
             say(console, "Once the cause is fixed, repeat the failed runs with --resume.")
         lost = [f"left out: {error}" for error in damaged]

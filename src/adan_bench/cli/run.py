@@ -19,7 +19,9 @@ from adan_bench.records.store import RunLocked, RunStore, runs_below
 @run_flags(without=("cluster", "jobs", "ranks"))
 def run(
     workload: Workload = "",
-    optimizer: Annotated[str, typer.Option(help="A name from `adan-bench list optimizers`.")] = "adan",
+    optimizer: Annotated[
+        str, typer.Option(help="A name from `adan-bench list optimizers`, or a variant such as adan:state_format=8bit.")
+    ] = "adan",
     set_: Set = None,
     as_json: Json = False,
     *,
@@ -69,7 +71,8 @@ def run(
             if begins and store.exists and not store.checkpoints():
                 store.discard()  # so that the corrected command finds no run there
             raise
-        show(Event(job, 1, 1, result=result))
+        if as_json or result["status"] != "failed":  # that is said below, with how to continue
+            show(Event(job, 1, 1, result=result))
     if result["status"] == "unfinished":
         if pause.pressed:
             raise KeyboardInterrupt

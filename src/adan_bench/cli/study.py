@@ -39,11 +39,11 @@ def rows() -> list[dict[str, Any]]:
     "data", "script", "device", "graph", "threads", "checkpoint_every", "ranks", "parallel", "cluster", "tensorboard"
 )
 def study(names: Names, as_json: Json = False, *, chosen: RunConfig, call: Invocation) -> None:
-    """Run studies: an equal search for every optimizer, then seeds, as TOML files describe them."""
+    """Run studies that TOML files describe: an equal search for every optimizer, then several seeds."""
     from adan_bench.studies.study import arms, find, read
 
     studies, wanted = read(names), [find(name).stem for name in names]
     folder = call.records_in()
     groups = arms(studies, wanted, chosen, folder)
-    make_and_show(groups, chosen, folder, call, as_json)
-    write_and_show([folder], folder, as_json)
+    errors = make_and_show(groups, chosen, folder, call, as_json)
+    write_and_show([folder], folder, as_json, errors)

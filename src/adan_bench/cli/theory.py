@@ -13,17 +13,22 @@ from adan_bench.cli.common import EXIT_FAILED, Json, Out, Workload, grid, run_fl
 from adan_bench.config import RunConfig
 from adan_bench.errors import UsageError
 
-app = typer.Typer(help="Check the paper's theory numerically, claim by claim.", add_completion=False)
+app = typer.Typer(
+    help="Check the paper's theory numerically, in one to two minutes. Exit code 1: a check failed.",
+    add_completion=False,
+)
 
 
 @app.callback(invoke_without_command=True)
 def theory(
     context: typer.Context,
     out: Out = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Run only this study; repeatable.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Run only this study, e.g. lemma-1; repeatable.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check the paper's lemmas, propositions and rates in fp64, in one to two minutes; exit code 1 where one fails."""
+    """Check the paper's lemmas, propositions and rates in fp64."""
     if context.invoked_subcommand is not None:
         if out or only or as_json:
             flag = "--out" if out else "--only" if only else "--json"
@@ -67,7 +72,7 @@ def constants(
     *,
     chosen: RunConfig,
 ) -> None:
-    """Measure c∞ and c₂ on a workload, and evaluate Table 1 with them."""
+    """Measure the bounds c∞ and c₂ of the gradients on a workload, and evaluate the paper's Table 1 with them."""
     from adan_bench.theory.complexity import measure, table
     from adan_bench.training.configure import configure
     from adan_bench.training.optimizers import get_optimizer
