@@ -88,9 +88,9 @@ def test_in_chromium(browser: chromium.Browser, page: Path, width: int, dark: bo
         found: list[int] = browser.evaluate(f"{charts}.map({drawn})")
         return found
 
-    # curves and learning rates of both workloads; sgd diverged on one of them
+    # curves and learning rates of both workloads, then the profile; sgd diverged on one of them
     whole = curves()
-    assert len(whole) == 4
+    assert len(whole) == 5
     assert whole[0] == 2
     assert whole[2] == 3
     assert min(whole) >= 2

@@ -14,6 +14,7 @@ from adan_bench.records.stats import (
     Verdict,
     by_pairs,
     interval,
+    performance_profile,
     sensitivity,
     summarize,
     summarize_trials,
@@ -226,3 +227,10 @@ def test_a_rate_is_at_the_edge_by_the_best_trial() -> None:
     for records, at_edge in ((tried, True), ([*tried, better], False)):
         found = sensitivity(records)
         assert found.at_edge is at_edge
+
+
+def test_performance_profile() -> None:
+    records = [record("adan", workload="a", curve=(0.6,) * 4), record("sgd", workload="a", curve=(0.1, 0.6, 0.6, 0.6))]
+    records += [record("adan", workload="b", curve=(0.1, 0.6)), record("sgd", workload="b", curve=(0.1, 0.1))]
+    profile = performance_profile(summarize(records))
+    assert profile == {"adan": [(1.0, 0.5), (1.0, 1.0)], "sgd": [(2.0, 0.5)]}

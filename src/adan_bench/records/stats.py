@@ -1,4 +1,4 @@
-"""Records to numbers: means and intervals over seeds, steps to a target, learning rate ranges.
+"""Records to numbers: means and intervals over seeds, steps to a target, learning rate ranges, performance profiles.
 
 Seeds are pairs: seed 0 of one optimizer starts from the same weights and sees the same batches as seed 0 of another, so
 differences are taken seed by seed (`by_pairs`). With fewer than three seeds nothing is called significant.
@@ -460,3 +460,18 @@ def usual_range(metric: str, values: Sequence[float]) -> tuple[float, float]:
     """
     low, high = RANGES.get(metric, ANYTHING)
     return (low, high) if low <= min(values) and max(values) <= high else ANYTHING
+
+
+def performance_profile(summaries: Sequence[WorkloadSummary]) -> dict[str, list[tuple[float, float]]]:
+    """For each optimizer: (τ, share of the workloads whose target it met within τ times the fewest steps).
+
+    Workloads whose target nobody met say nothing and are left out; so are optimizers that were not run on all of them.
+    """
+    steps = [{o.name: o.steps_to_target for o in summary.optimizers} for summary in summaries]
+    costs = [{name: math.inf if value is None else value for name, value in cost.items()} for cost in steps]
+    costs = [cost for cost in costs if min(cost.values()) < math.inf]
+    profile = {}
+    for name in (name for name in (costs[0] if costs else ()) if all(name in cost for cost in costs)):
+        ratios = sorted(cost[name] / min(cost.values()) for cost in costs if cost[name] < math.inf)
+        profile[name] = [(ratio, (i + 1) / len(costs)) for i, ratio in enumerate(ratios)]
+    return profile

@@ -15,6 +15,7 @@ from adan_bench.records.stats import (
     Interval,
     OptimizerSummary,
     WorkloadSummary,
+    performance_profile,
     summarize,
     summarize_trials,
 )
@@ -80,6 +81,7 @@ def render(
         *(html.paragraph(text, "conclusion") for text in (conclusions.overall(summaries),) if text and summaries[1:]),
         html.paragraph(conclusions.tuning(summaries) if summaries else "There are no runs to report on."),
         *(_section(i, summary, data["styles"], figures or {}) for i, summary in enumerate(summaries)),
+        _profile_section(data["profile"], summaries),
         _terms(summaries),
         environments_part(records),
         html.paragraph(f"Seeds {', '.join(map(str, seeds))}. Seconds exclude evaluation.", "soft"),
@@ -243,6 +245,7 @@ def chart_data(summaries: Sequence[WorkloadSummary]) -> dict[str, Any]:
     return {
         "styles": {name: style_of(name, names) for name in names},
         "workloads": [_curves(summary) for summary in summaries],
+        "profile": performance_profile(summaries),
     }
 
 
@@ -262,6 +265,17 @@ def _curves(summary: WorkloadSummary) -> dict[str, Any]:
     ]
     how = {"metric": metric, "judged": by, "higher": higher, "target": summary.facts["target"]}
     return {**how, "optimizers": optimizers}
+
+
+def _profile_section(profile: Mapping[str, Any], summaries: Sequence[WorkloadSummary]) -> html.PagePart:
+    if len(summaries) < 2 or not profile:
+        return html.PagePart()
+    text = (
+        "Performance profile: the share of the tables above in which an optimizer met the target (median seed) within "
+        "τ times the fewest steps that any optimizer needed. Higher and further left is better; "
+        f"{len(summaries)} tables make a picture, not a ranking."
+    )
+    return html.PagePart(html.section("Across tables", html.paragraph(text, "soft"), html.chart("profile", "yes")).html)
 
 
 def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:

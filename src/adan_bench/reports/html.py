@@ -169,7 +169,7 @@ def swatch(light: str, dark: str, dash: str) -> str:
 
 
 def chart(kind: str, value: object) -> PagePart:
-    """A place for chart.js to draw in; kind: "curves" or "rates"."""
+    """A place for chart.js to draw in; kind: "curves", "rates" or "profile"."""
     return PagePart(f'<div class="chart" data-{kind}="{value}"></div>')
 
 

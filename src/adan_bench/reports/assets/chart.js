@@ -149,7 +149,10 @@ class Chart {
     element("rect", {x: box.left - room, y: box.top - 2 - room, width: box.right - box.left + 4 + 2 * room, height: box.bottom - box.top + 4 + 2 * room},
       element("clipPath", {id}, element("defs", {}, this.svg)));
     const area = element("g", {"clip-path": `url(#${id})`, fill: "none", "stroke-linejoin": "round"}, this.svg);
-    const path = line => line.map((p, i) => `${i ? "L" : "M"}${x(p[0]).toFixed(1)} ${y(p[1]).toFixed(1)}`).join("");
+    const path = line => line.map((p, i) => {
+      const to = `${x(p[0]).toFixed(1)} ${y(p[1]).toFixed(1)}`;
+      return i === 0 ? `M${to}` : view.steps ? `H${x(p[0]).toFixed(1)}V${y(p[1]).toFixed(1)}` : `L${to}`;
+    }).join("");
     for (const s of shown) {
       if (s.lines.length > 1)
         for (const line of s.lines) element("path", {d: path(line), stroke: s.color, "stroke-width": 1, opacity: .3}, area);
@@ -239,5 +242,15 @@ for (const host of document.querySelectorAll("[data-rates]")) {
     {inside: lr => lr >= rates.low && lr <= rates.high, lost: rates.points.filter(p => p[1] === null).map(p => p[0])}));
   const axes = [{label: "", title: "learning rate", index: 0, log: true}];
   new Chart(host, [{label: w.judged, target: null, axes, logChoice: true, marks: true, cap: !w.higher, series}]);
+}
+
+for (const host of document.querySelectorAll("[data-profile]")) {
+  const last = 1.1 * Math.max(1.5, ...Object.values(data.profile).flat().map(p => p[0]));
+  const series = Object.entries(data.profile).map(([name, points]) => {
+    const line = [[1, 0], ...points, [last, points.length ? points[points.length - 1][1] : 0]];
+    return styled(name, [line.map(p => [p[0], p[0], p[1]])]);
+  });
+  const axes = [{label: "", title: "τ: times the fewest steps", index: 0, log: false}];
+  new Chart(host, [{label: "share of tables", target: null, axes, logChoice: false, steps: true, series}]);
 }
 document.documentElement.dataset.ready = "yes";
