@@ -52,8 +52,8 @@ class Options(NamedTuple):
         if not (0 <= b1 < 1 and 0 <= b2 < 1 and 0 <= b3 < 1):
             raise ValueError(f"betas must be in [0, 1), got {group['betas']!r}")
         for name in ("eps", "weight_decay", "max_grad_norm"):
-            if not (isinstance(group[name], Tensor) or group[name] >= 0):
-                raise ValueError(f"{name} must be at least 0, got {group[name]!r}")
+            if not (isinstance(group[name], Tensor) or 0 <= group[name] < math.inf):
+                raise ValueError(f"{name} must be finite and at least 0, got {group[name]!r}")
         if not (isinstance(lr, Tensor) or LEAST_LR < lr < math.inf):
             raise ValueError(f"lr must be finite and at least 0, got {lr!r}")
         last = None if last_lr is None else _read(last_lr)

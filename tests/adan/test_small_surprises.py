@@ -73,6 +73,7 @@ def test_the_same_names_in_another_order_are_refused():
         ("lr", -1.0, r"group 1: lr must be finite and at least 0, got -1.0"),
         ("lr", torch.tensor(float("nan")), r"group 1: lr must be finite and at least 0, got nan"),
         ("eps", "one", r"group 1: eps .*'one'"),
+        ("weight_decay", float("inf"), r"group 1: weight_decay must be finite and at least 0, got inf"),
         ("max_grad_norm", None, r"group 1: max_grad_norm .*None"),
     ],
 )
