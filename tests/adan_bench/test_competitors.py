@@ -60,7 +60,7 @@ def test_variants_are_rows_of_their_own(bench: Any, tiny: Path, tmp_path: Path) 
     who = "adan,adan:state_format=8bit,adamw"
     out = bench.ran("compare", "tiny", "--script", tiny, "--optimizers", who, *SMALL, "--out", tmp_path / "a")
     for name in who.split(","):
-        assert f"│ {name} " in out
+        assert all(f"│ {line} " in out for line in name.replace(":", ":\n").splitlines())  # long names are broken there
         assert f"| {name} |" in (tmp_path / "a" / "report.md").read_text(encoding="utf-8")
     formats = {r.config.name: r.config.settings.get("state_format") for r in read_runs(tmp_path / "a")[0]}
     assert formats == {"adan": None, "adan:state_format=8bit": "8bit", "adamw": None}
