@@ -397,12 +397,11 @@ def _pooled(y: Any, v: Any) -> list[str]:
 def differences() -> list[str]:
     """What the page says otherwise."""
     text = "".join((ROOT / "docs" / f"results{page}.md").read_text(encoding="utf-8") for page in ("", "-details"))
-    searched = [
-        [*line[:-2], line[-1]] for kind in ("compared:rows", "noisy") for line in _tables(text, kind, bold=True)
-    ]
-    searched += [line[:-1] for line in _tables(text, "compared:recipes", bold=True)]
-    searched += [[*line[:-2], line[-1]] for line in _tables(text, "compared:halves", bold=True)]
-    shown = [[cell.split(" (of ")[0] for cell in (line[0].split(": ")[0], *line[1:])] for line in searched]
+    shown = []
+    for kind in ("compared:rows", "noisy", "compared:recipes", "compared:halves"):
+        for label, *cells in _tables(text, kind, bold=True):
+            del cells[-1 if kind == "compared:recipes" else -2]  # the seeds
+            shown.append([label.split(": ")[0], *(cell.split(" (of ")[0] for cell in cells)])
     chapters = dict.fromkeys(row["chapter"] for row in PAGE["field"])
     of_field = [line for name in chapters for line in _tables(text, f"field:{name}")]
     shown += [line[:-1] for line in of_field if line[1] != "no seed finished"]

@@ -190,13 +190,13 @@ def _contest(row: Mapping[str, Any], stored: Stored) -> Contest:
     return replace(contest, also=also)
 
 
-def _again(row: Mapping[str, str], baseline: str, stored: Stored) -> Iterable[tuple[SeedGroup, SeedGroup]]:
+def _again(row: Mapping[str, str], baseline: str, stored: Stored) -> list[tuple[SeedGroup, SeedGroup]]:
     """Adan and a baseline in another search, if both are stored with enough seeds."""
-    ours, groups = (
-        together(names, stored) if stored.keys() >= {*names.split()} else []
-        for names in (row.get("half", row["studies"]), row["studies"])
-    )
-    return zip(ours[:1], [group for group in groups if group.optimizer == baseline], strict=False)
+    names = row.get("half", row["studies"]), row["studies"]
+    if not stored.keys() >= {*" ".join(names).split()}:
+        return []
+    ours, groups = (together(own, stored) for own in names)
+    return [(adan, group) for adan in ours[:1] for group in groups if group.optimizer == baseline]
 
 
 def adamw_of(own: Sequence[Contestant]) -> Contestant:

@@ -17,7 +17,7 @@ from adan.guard import Guard
 from adan.options import OPTIONS, check, check_group, describe, listed, rounds_at_random, warn_of_betas, warn_of_cycles
 from adan.plan import Plan, choose, describe_engines, wants_loop
 from adan.restart import Cycle, Progress, Restart
-from adan.scalars import Number, Options, Signals, is_plain, replaced
+from adan.scalars import NOT_NEGATIVE, Number, Options, Signals, is_plain, replaced
 
 
 class Adan(Optimizer):
@@ -445,9 +445,8 @@ def _complete(opt: Optimizer, saved: dict[str, Any]) -> None:
         opt._cycle.fit(opt.param_groups)
     for i, (group, mine) in enumerate(zip(saved["param_groups"], opt.param_groups, strict=True)):
         group.update({name: _of_python(value) for name, value in group.items()})
-        for name in ("eps", "weight_decay", "max_grad_norm"):
-            if isinstance(group.get(name), Tensor):  # as a schedule may compute it; only `lr` may be loaded as one
-                group[name] = group[name].item()
+        tensors = {name: group[name] for name in NOT_NEGATIVE if isinstance(group.get(name), Tensor)}
+        group.update({name: x.item() for name, x in tensors.items()})  # only `lr` may be loaded as a tensor
         for key, param in zip(group["params"], mine["params"], strict=True):
             if key in saved["state"]:
                 saved["state"][key] = checkpoints.portable(saved["state"][key], param)

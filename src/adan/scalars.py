@@ -24,6 +24,9 @@ CLIP_EPS = 1e-6
 #: A learning rate must be above it. `LinearLR` to 0 ends a rounding error below 0.
 LEAST_LR = -1e-9
 
+#: Options that must be at least 0. A step also takes them as tensors.
+NOT_NEGATIVE = ("eps", "weight_decay", "max_grad_norm")
+
 
 class Options(NamedTuple):
     """The options of a parameter group that enter the arithmetic."""
@@ -51,7 +54,7 @@ class Options(NamedTuple):
         # read: that would be a synchronization.
         if not (0 <= b1 < 1 and 0 <= b2 < 1 and 0 <= b3 < 1):
             raise ValueError(f"betas must be in [0, 1), got {group['betas']!r}")
-        for name in ("eps", "weight_decay", "max_grad_norm"):
+        for name in NOT_NEGATIVE:
             if not (isinstance(group[name], Tensor) or 0 <= group[name] < math.inf):
                 raise ValueError(f"{name} must be finite and at least 0, got {group[name]!r}")
         if not (isinstance(lr, Tensor) or LEAST_LR < lr < math.inf):

@@ -33,7 +33,7 @@ def unknown(what: str, name: str, known: Iterable[str], of: str = "", see: str =
     UsageError("no optimizer 'adanw'; did you mean adan or adamw? There are: adan, adamw, sgd")
     """
     names = list(known)
-    bare = {own.lstrip("-"): own for own in names}  # the dashes of options are alike in all
+    bare = {own.lstrip("-"): own for own in names}  # dashes would make all options near
     near = [bare[own] for own in difflib.get_close_matches(name.lstrip("-"), bare, n=2)]
     has, have = (f"{of} has no", "it has") if of else ("no", "there are")
     meant = f"did you mean {' or '.join(near)}?"

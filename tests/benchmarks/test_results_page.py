@@ -157,7 +157,7 @@ def test_adan_s_place_among_todays_optimizers(studies):
     leads = [-gaps[name].difference.mean for name in ("muon", "soap", "adan")]
     assert min(leads[:2]) > 4 * leads[2]
     said = "Muon and SOAP were [far ahead](#todays-optimizers), Adan was third of nine."
-    assert f"tuned alike on one GPT: {said} Corrected for this page, none of this is significant." in PAGE
+    assert f"tuned equally on one GPT: {said} Corrected for this page, none of this is significant." in PAGE
     by_seeds = "[by seeds alone](#at-the-same-number-of-steps), Adan's, too."  # the row of the 10.9 M GPT
     assert f"Uncorrected, Muon's and SOAP's leads are significant; {by_seeds}" in PAGE
     adamw, (muon, soap) = results.adamw_of(own), own[:2]
